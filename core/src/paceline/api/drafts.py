@@ -1,0 +1,56 @@
+"""The candidates that a proposer returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Drafts"]
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    width = max((len(row) for row in rows), default=0)
+    out = np.full((len(rows), width), -1, dtype=np.int64)
+    for index, row in enumerate(rows):
+        out[index, : len(row)] = row
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafts:
+    """Draft tokens for the requests of one ``ProposeBatch``, in its order. Valid for one step.
+
+    Attributes:
+        tokens: int ``[requests, width]``, padded with -1; numpy (host) or torch (device).
+        lengths: int ``[requests]``, the number of nodes of each row; 0 is fine.
+        parents: int ``[requests, width]`` for trees: index of the parent node, smaller than the node's own,
+            -1 for the last committed token. ``None`` means a chain.
+        confidence: float ``[requests, width]``, estimated probability that the node is followed, or ``None``.
+        probabilities: float ``[requests, width, vocab]`` for verifiers that need them, or ``None``.
+        source: int ``[requests]``, which proposer of a cascade made the row, or ``None``.
+    """
+
+    tokens: Any
+    lengths: Any
+    parents: Any | None = None
+    confidence: Any | None = None
+    probabilities: Any | None = None
+    source: Any | None = None
+
+    @classmethod
+    def from_lists(
+        cls, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]] | None = None
+    ) -> Drafts:
+        """Build drafts from one list of tokens (and, for trees, of parents) per request."""
+        lengths = np.array([len(row) for row in tokens], dtype=np.int64)
+        return cls(
+            tokens=_padded(tokens), lengths=lengths, parents=None if parents is None else _padded(parents)
+        )
+
+    @classmethod
+    def empty(cls, num_requests: int) -> Drafts:
+        """Drafts without a single token."""
+        return cls.from_lists([[]] * num_requests)

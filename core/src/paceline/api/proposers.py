@@ -1,0 +1,295 @@
+"""Proposers: they draft tokens, the core verifies them.
+
+Draft state (KV that a proposer owns) follows four rules:
+
+(a) An entry made from (token at ``s``, feature of ``s - 1``) lies in the slot of the token at ``s``, so that every
+    entry depends only on tokens up to its own slot.
+(b) The core keeps one contiguous valid range ``[first, computed)`` per request and KV group; attention of that
+    group never reads outside it. The proposer reports how far it computed; the core takes back what was rejected.
+(c) A block publishes its draft component only when ``first == 0`` and the range covers the block. A prefix hit
+    returns one length per component, and the draft's may be shorter than the target's.
+(d) ``recompute_tail = n``: the last ``n`` tokens of a prefix hit are run again with target KV writes suppressed,
+    to give the features that the head needs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+
+from paceline.api.drafts import Drafts
+from paceline.api.facts import SamplingFacts, TargetFacts
+from paceline.api.specs import Spec
+
+__all__ = [
+    "CommittedBatch",
+    "DraftShape",
+    "KVGroup",
+    "KVView",
+    "PagedModel",
+    "Placement",
+    "ProposeBatch",
+    "Proposer",
+    "ProposerCapabilities",
+    "ProposerContext",
+    "ProposerSpec",
+    "ReleaseReason",
+    "RequestView",
+    "chain_lookahead",
+    "no_lookahead",
+]
+
+
+class DraftShape(StrEnum):
+    """Whether drafts are one path or branch."""
+
+    CHAIN = "chain"
+    TREE = "tree"
+
+
+class Placement(StrEnum):
+    """Where a proposer's drafts are made."""
+
+    HOST = "host"
+    DEVICE = "device"
+
+
+class ReleaseReason(StrEnum):
+    """Why a proposer must forget a request."""
+
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    PREEMPTED = "preempted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVGroup:
+    """Extra paged layers on the engine's own blocks, one entry per token slot.
+
+    Attributes:
+        name: Unique among the groups of an engine; ``"target"`` is the core's own.
+        num_layers: Number of layers.
+        num_kv_heads: KV heads per layer.
+        key_size: Width of a key head.
+        value_size: Width of a value head.
+        dtype: Name of the entries' dtype.
+        fingerprint: Hex digest of what makes the entries (weights, configuration); part of the component's key.
+    """
+
+    name: str
+    num_layers: int
+    num_kv_heads: int
+    key_size: int
+    value_size: int
+    dtype: str
+    fingerprint: str
+
+
+def no_lookahead(budget: int) -> int:
+    """KV slots that drafting ``budget`` tokens needs: none."""
+    return 0
+
+
+def chain_lookahead(budget: int) -> int:
+    """KV slots that drafting a chain of ``budget`` tokens with own KV needs: one per token."""
+    return budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposerCapabilities:
+    """What a proposer gives and needs.
+
+    Attributes:
+        max_tokens: Most nodes it ever drafts for one request.
+        shape: Chain or tree.
+        lookahead_slots: ``budget -> slots``: KV slots beyond the known tokens that drafting itself writes.
+        emits_probabilities: Whether ``Drafts.probabilities`` is filled.
+        hidden_layers: Features it wants: the residual stream entering layer ``i``, ``"final"`` = after the last norm.
+        target_top_k: Top tokens of each target row that it wants; 0 = none.
+        kv_groups: Extra paged layers that it needs.
+        recompute_tail: See rule (d).
+        placement: Host or device.
+    """
+
+    max_tokens: int
+    shape: DraftShape = DraftShape.CHAIN
+    lookahead_slots: Callable[[int], int] = no_lookahead
+    emits_probabilities: bool = False
+    hidden_layers: tuple[int | str, ...] = ()
+    target_top_k: int = 0
+    kv_groups: tuple[KVGroup, ...] = ()
+    recompute_tail: int = 0
+    placement: Placement = Placement.HOST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestView:
+    """One request, read-only; valid until the call that received it returns.
+
+    Attributes:
+        request_id: Key for state that the proposer keeps; dropped on ``release``.
+        tokens: int64 ``[num_tokens]`` on the host, prompt and output; not writeable.
+        num_prompt_tokens: How many of ``tokens`` are the prompt.
+        sampling: The parameters in force.
+        trust_domain: A proposer that learns across requests keeps trust domains apart.
+    """
+
+    request_id: str
+    tokens: np.ndarray
+    num_prompt_tokens: int
+    sampling: SamplingFacts
+    trust_domain: str
+
+
+class KVView(Protocol):
+    """The proposer's own KV group for the requests of a batch; valid until the call returns."""
+
+    @property
+    def first(self) -> np.ndarray:
+        """int64 ``[requests]``: first valid position."""
+
+    @property
+    def computed(self) -> np.ndarray:
+        """int64 ``[requests]``: end of the valid range, exclusive."""
+
+    @property
+    def capacity(self) -> np.ndarray:
+        """int64 ``[requests]``: number of slots reserved; positions at or beyond it have no slot."""
+
+    def report(self, computed: np.ndarray, first: np.ndarray | None = None) -> None:
+        """Declare ``[first, computed)`` valid, ``[requests]`` each; draft positions count as long as they are followed.
+
+        Raises:
+            PluginError: if a range is not contiguous with the present one or passes the reserved slots.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposeBatch:
+    """The decoding requests that may draft in this step. Arrays are on the host.
+
+    Attributes:
+        requests: The requests, each with a budget of at least 1.
+        budgets: int64 ``[requests]``, the most nodes each may get.
+        last_tokens: int64 ``[requests]``, the last committed token.
+        positions: int64 ``[requests]``, its position; the first draft stands at ``positions + 1``.
+        kv: The views of the proposer's own groups, by name.
+        noise: ``positions [requests] -> float32 [requests, vocab]`` on the target's device: the verifier's own
+            noise for the token at that position (0 for greedy rows). A draft of
+            ``argmax(log q + noise)`` is coupled to the target's choice.
+        choose: ``(logits [requests, vocab], positions [requests]) -> int64 [requests]``: the verifier's own rule
+            (temperature, min-p, top-k, top-p and noise of each request) applied to the proposer's logits.
+    """
+
+    requests: tuple[RequestView, ...]
+    budgets: np.ndarray
+    last_tokens: np.ndarray
+    positions: np.ndarray
+    kv: Mapping[str, KVView]
+    noise: Callable[[np.ndarray], Any]
+    choose: Callable[[Any, np.ndarray], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedBatch:
+    """What became true in a step. Row arrays are on the host, features on the target's device.
+
+    Attributes:
+        requests: The requests of the step that are still live, views after the commit.
+        row_request: int64 ``[rows]``, index into ``requests``.
+        positions: int64 ``[rows]``, position of each row's token.
+        tokens: int64 ``[rows]``.
+        next_tokens: int64 ``[rows]``, the token after it (known across chunk borders).
+        computed: int64 ``[requests, 2]``, positions whose target KV this step made, ``[start, stop)``.
+        restored: int64 ``[requests, 2]``, positions taken from the prefix cache since the last call.
+        emitted: int64 ``[requests, 2]``, positions of the tokens emitted in this step.
+        recomputation: bool ``[requests]``, whether the rows repeat work lost to a preemption.
+        kv: The views of the proposer's own groups, by name, for ``requests``.
+        features: ``layer -> [rows, hidden]`` for the layers asked for.
+        top_tokens: int64 ``[rows, target_top_k]``, or ``None``.
+    """
+
+    requests: tuple[RequestView, ...]
+    row_request: np.ndarray
+    positions: np.ndarray
+    tokens: np.ndarray
+    next_tokens: np.ndarray
+    computed: np.ndarray
+    restored: np.ndarray
+    emitted: np.ndarray
+    recomputation: np.ndarray
+    kv: Mapping[str, KVView]
+    features: Mapping[int | str, Any] = field(default_factory=dict)
+    top_tokens: Any | None = None
+
+
+class PagedModel(Protocol):
+    """A causal LM that keeps its KV in a group on the engine's blocks."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+
+    @property
+    def max_positions(self) -> int:
+        """Longest context of this model in tokens."""
+
+    def forward(self, view: KVView, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> Any:
+        """Run ``counts[i]`` tokens of request ``i`` at positions ``starts[i], starts[i] + 1, ...``.
+
+        Args:
+            view: The group's view for the batch.
+            tokens: int64 ``[sum(counts)]``, the requests' tokens one after another.
+            starts: int64 ``[requests]``.
+            counts: int64 ``[requests]``; 0 leaves a request out.
+
+        Returns:
+            Logits float32 ``[requests with counts > 0, vocab]`` of each one's last token, on the target's device.
+            KV is written for positions at or beyond ``view.computed`` only. Nothing is reported on your behalf.
+        """
+
+
+class ProposerContext(Protocol):
+    """What the host hands a proposer when it is built; usable for the life of the engine."""
+
+    @property
+    def target(self) -> TargetFacts:
+        """Facts about the target."""
+
+    def embed(self, ids: Any) -> Any:
+        """Target embeddings of int64 ``[n]``: ``[n, hidden]``, with the target's own scaling."""
+
+    def logits(self, hidden: Any) -> Any:
+        """Target logits float32 ``[n, vocab]`` of final hidden states ``[n, hidden]``, with its own scaling and cap."""
+
+    def load_model(self, path: str, kv_group: str) -> PagedModel:
+        """Load a causal LM whose KV lives in ``kv_group``; ``path`` as the target's own (``"target"`` = its weights).
+
+        Raises:
+            PacelineError: if it cannot be loaded, or its layers do not fit the group.
+        """
+
+
+class Proposer(ABC):
+    """Drafts tokens. Never decides: whatever it returns, the target's own choice is emitted."""
+
+    @abstractmethod
+    def propose(self, batch: ProposeBatch) -> Drafts:
+        """Return at most ``budgets[i]`` nodes for request ``i``; fewer freely. Called once per step."""
+
+    def observe(self, committed: CommittedBatch) -> None:  # noqa: B027
+        """Learn the tokens that became true, prompt chunks included. Called once per step, after the commit."""
+
+    def release(self, request_ids: tuple[str, ...], reason: ReleaseReason) -> None:  # noqa: B027
+        """Forget these requests. Unknown ids and repeats are fine."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give back what the proposer holds. Called once."""
+
+
+ProposerSpec = Spec[ProposerCapabilities, ProposerContext, Proposer]
