@@ -1,0 +1,200 @@
+"""The engine's configuration. Unknown names are refused with the nearest known one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from paceline.api.errors import PacelineError, did_you_mean
+from paceline.host.options import CheckedModel
+from paceline.host.selection import Selection
+
+__all__ = ["ConfigError", "EngineConfig", "PluginChoice", "engine_config"]
+
+
+class ConfigError(PacelineError):
+    """A value of the engine's configuration is not valid."""
+
+    code = "PACELINE-E101"
+
+
+class PluginChoice(CheckedModel):
+    """A plugin named in a list, with its options.
+
+    Attributes:
+        name: Its name.
+        options: Its options, validated by the plugin's own model.
+    """
+
+    owner = "plugin choice"
+    error_class = ConfigError
+
+    name: str = Field(min_length=1)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+def _as_choice(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+PluginChoices = tuple[Annotated[PluginChoice, BeforeValidator(_as_choice)], ...]
+
+
+class EngineConfig(CheckedModel):
+    """Everything that an engine is made from.
+
+    Attributes:
+        model: A folder, a hub id, a GGUF file, or ``"demo"``.
+        tokenizer: Where the tokenizer lies, if not with the model.
+        revision: Branch, tag or commit on the hub.
+        trust_remote_code: Whether code that comes with the model may run.
+        dtype: Dtype of the weights; ``"auto"`` = the checkpoint's own.
+        device: Device string; ``"auto"`` = CUDA where there is one.
+        numerics: ``"fast"``, or ``"exact"`` for results that no batch, chunking or cache hit changes by a bit.
+        max_model_len: Longest sequence in tokens; ``None`` = the model's.
+        max_num_seqs: Most requests in one step.
+        max_num_batched_tokens: Most tokens in one step.
+        block_size: Tokens per KV block.
+        num_gpu_blocks_override: Number of KV blocks, on any device; ``None`` = from memory.
+        kv_cache_memory_bytes: Bytes for KV; ``None`` = from ``gpu_memory_utilization``.
+        gpu_memory_utilization: Share of the device's memory for weights and KV.
+        enable_prefix_caching: Whether KV is shared between requests.
+        enable_chunked_prefill: Always true: prompts are computed in chunks.
+        seed: Makes the seeds of requests without one reproducible.
+        proposer: Name of the proposer; ``None`` = no speculation.
+        num_speculative_tokens: Most draft tokens for each request and step; ``None`` = 5, or what the proposer gives.
+        proposer_options: Options of the proposer.
+        eviction_policy: Name of the eviction policy.
+        eviction_policy_options: Its options.
+        cache_identity: Contributors to the cache identity: names, or mappings of ``name`` and ``options``.
+        controller: Name of the speculation controller.
+        controller_options: Its options.
+        observers: Observers: names, or mappings of ``name`` and ``options``.
+    """
+
+    owner = "engine configuration"
+    error_class = ConfigError
+
+    model: str = Field(min_length=1)
+    tokenizer: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "float", "half"] = "auto"
+    device: str = "auto"
+    numerics: Literal["fast", "exact"] = "fast"
+    max_model_len: int | None = Field(default=None, ge=1)
+    max_num_seqs: int = Field(default=16, ge=1)
+    max_num_batched_tokens: int = Field(default=2048, ge=1)
+    block_size: int = Field(default=16, ge=1)
+    num_gpu_blocks_override: int | None = Field(default=None, ge=1)
+    kv_cache_memory_bytes: int | None = Field(default=None, ge=1)
+    gpu_memory_utilization: float = Field(default=0.9, gt=0.0, le=1.0)
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: Literal[True] = True
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    proposer: str | None = Field(default=None, min_length=1)
+    num_speculative_tokens: int | None = Field(default=None, ge=1)
+    proposer_options: dict[str, Any] = Field(default_factory=dict)
+    eviction_policy: str = Field(default="lru", min_length=1)
+    eviction_policy_options: dict[str, Any] = Field(default_factory=dict)
+    cache_identity: PluginChoices = ()
+    controller: str = Field(default="fixed", min_length=1)
+    controller_options: dict[str, Any] = Field(default_factory=dict)
+    observers: PluginChoices = ()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> EngineConfig:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens = {self.max_num_batched_tokens} is less than max_num_seqs = "
+                f"{self.max_num_seqs}: each decoding request takes a token of the step; raise the one, lower the other"
+            )
+        if self.num_gpu_blocks_override is not None and self.kv_cache_memory_bytes is not None:
+            raise ValueError("num_gpu_blocks_override and kv_cache_memory_bytes both give the KV size; give one")
+        if self.proposer is None and (self.num_speculative_tokens is not None or self.proposer_options):
+            raise ValueError("num_speculative_tokens and proposer_options need a proposer; name one with proposer")
+        self._refuse_repeats()
+        return self
+
+    def _refuse_repeats(self) -> None:
+        for option, choices in (("cache_identity", self.cache_identity), ("observers", self.observers)):
+            names = [choice.name for choice in choices]
+            repeated = next((name for name in names if names.count(name) > 1), None)
+            if repeated is not None:
+                raise ValueError(f'{option} names "{repeated}" twice; name each plugin once')
+
+    def selections(self) -> list[Selection]:
+        """The plugins that this configuration names."""
+        named = [
+            Selection("eviction_policy", self.eviction_policy, self.eviction_policy_options),
+            Selection("controller", self.controller, self.controller_options),
+        ]
+        named += [Selection("cache_identity", choice.name, choice.options) for choice in self.cache_identity]
+        named += [Selection("observer", choice.name, choice.options) for choice in self.observers]
+        if self.proposer is not None:
+            named.append(Selection("proposer", self.proposer, self.proposer_options))
+        return named
+
+
+def engine_config(model: str, **kwargs: Any) -> EngineConfig:
+    """Build a configuration from keyword arguments, those of other engines' front ends included.
+
+    ``speculative_config={"method": M, "num_speculative_tokens": n, ...}`` names the proposer ``M``; its other keys
+    are the proposer's options. The older form is ``speculative_model="[M]", num_speculative_tokens=n``, where every
+    keyword that begins with ``M_`` is passed to the proposer as it is.
+
+    Raises:
+        ConfigError: for what is unknown, out of bounds, or given twice.
+    """
+    values = dict(kwargs)
+    if values.get("speculative_config") is not None and values.get("speculative_model") is not None:
+        raise ConfigError("speculative_config and speculative_model both name a proposer; give one")
+    values = _with_speculative_config(values, values.pop("speculative_config", None))
+    values = _with_speculative_model(values, values.pop("speculative_model", None))
+    return EngineConfig(model=model, **_with_prefixed_options(values))
+
+
+def _with_speculative_config(values: dict[str, Any], config: object) -> dict[str, Any]:
+    if config is None:
+        return values
+    if not isinstance(config, Mapping):
+        raise ConfigError(f'speculative_config = {config!r} is not a mapping such as {{"method": "NAME"}}')
+    options = dict(config)
+    method = options.pop("method", None)
+    if not isinstance(method, str):
+        near = next((did_you_mean(key, ["method"]) for key in config if "did" in did_you_mean(key, ["method"])), "")
+        raise ConfigError(f'speculative_config needs "method", the name of a proposer; it has {config!r}{near}')
+    named: dict[str, Any] = {"proposer": method, "proposer_options": options}
+    if "num_speculative_tokens" in options:
+        named["num_speculative_tokens"] = options.pop("num_speculative_tokens")
+    return _merged(values, named, "speculative_config")
+
+
+def _with_speculative_model(values: dict[str, Any], name: object) -> dict[str, Any]:
+    if name is None:
+        return values
+    if not (isinstance(name, str) and name.startswith("[") and name.endswith("]")):
+        raise ConfigError(
+            f'speculative_model = {name!r} is not a proposer\'s name in brackets, such as "[NAME]"; to draft with a '
+            f'model use speculative_config={{"method": NAME, "model": {name!r}, "num_speculative_tokens": n}}'
+        )
+    return _merged(values, {"proposer": name[1:-1]}, "speculative_model")
+
+
+def _merged(values: dict[str, Any], named: dict[str, Any], source: str) -> dict[str, Any]:
+    twice = sorted(values.keys() & named.keys())
+    if twice:
+        raise ConfigError(f"{', '.join(twice)} is given beside {source}, which says it too; give one")
+    return values | named
+
+
+def _with_prefixed_options(values: dict[str, Any]) -> dict[str, Any]:
+    proposer = values.get("proposer")
+    if not isinstance(proposer, str):
+        return values
+    known = EngineConfig.model_fields.keys()
+    prefixed = {key: value for key, value in values.items() if key.startswith(f"{proposer}_") and key not in known}
+    rest = {key: value for key, value in values.items() if key not in prefixed}
+    return rest | {"proposer_options": {**values.get("proposer_options", {}), **prefixed}}

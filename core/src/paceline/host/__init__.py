@@ -1,0 +1,1 @@
+"""Finds, checks and builds plugins. Nothing that the configuration does not name is imported."""
