@@ -1,0 +1,1 @@
+"""From logits to tokens: request parameters, the logits pipeline, counter-based noise and the choice."""
