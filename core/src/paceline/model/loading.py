@@ -1,0 +1,287 @@
+"""Loading a causal LM with transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    GgufConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils import logging as transformers_logging
+
+from paceline.model import bridge
+from paceline.model.architecture import (
+    causal_lm_class,
+    refuse_unsupported_class,
+    refuse_unsupported_config,
+    text_config,
+)
+from paceline.model.checkpoint import DEMO_NAME, demo_gguf, find_checkpoint, require_gguf_packages
+from paceline.model.demo import cache_folder, converted
+from paceline.model.errors import CheckpointError, DeviceError, RemoteCodeError, UnsupportedModelError
+from paceline.model.exact import make_exact, refuse_inexact_host
+from paceline.model.fingerprint import tokenizer_fingerprint, weights_fingerprint
+
+__all__ = ["LoadedModel", "load_model", "resolve_device", "resolve_dtype"]
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+@dataclass(slots=True)
+class LoadedModel:
+    """A causal LM ready for the paged runner.
+
+    Attributes:
+        model: In eval mode on its device; its attention is the bridge's.
+        config: Its configuration.
+        tokenizer: Its tokenizer, or ``None`` when the checkpoint brings none.
+        generation_config: The checkpoint's defaults for sampling.
+        weights_fingerprint: SHA-256 (hex) of the weights' content.
+        tokenizer_fingerprint: SHA-256 (hex) of the tokenizer's content; ``""`` without one.
+        eos_token_ids: The ids that end a text, ascending.
+        name: What the user asked for.
+        dtype: Of the weights.
+        device: Of the weights.
+        numerics: ``"fast"`` or ``"exact"``.
+    """
+
+    model: PreTrainedModel
+    config: PretrainedConfig
+    tokenizer: Any | None
+    generation_config: GenerationConfig
+    weights_fingerprint: str
+    tokenizer_fingerprint: str
+    eos_token_ids: tuple[int, ...]
+    name: str
+    dtype: torch.dtype
+    device: torch.device
+    numerics: str
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        return text_config(self.config).vocab_size
+
+    @property
+    def num_token_ids(self) -> int:
+        """Ids that may be emitted: rows of the logits beyond the tokenizer's vocabulary are padding."""
+        return self.vocab_size if self.tokenizer is None else min(self.vocab_size, len(self.tokenizer))
+
+
+def load_model(
+    name_or_path: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    numerics: str = "fast",
+    tokenizer: str | None = None,
+) -> LoadedModel:
+    """Load a causal LM, its tokenizer and its generation defaults.
+
+    Args:
+        name_or_path: A directory, a ``.gguf`` file, a hub id, or ``"demo"``.
+        dtype: ``"auto"`` = float32 on CPU, the checkpoint's elsewhere; or the name of a floating dtype.
+        device: ``"auto"`` = CUDA if there is one, else the CPU; or a device string.
+        revision: Branch, tag or commit of a hub repository.
+        trust_remote_code: Whether code that the checkpoint brings may run.
+        numerics: ``"exact"`` makes every row independent of the batch, bit for bit.
+        tokenizer: Directory or hub id of the tokenizer, if it is not the model's.
+
+    Raises:
+        PacelineError: one of ``paceline.model.errors``, or ``NumericsError`` where exact numerics cannot hold.
+    """
+    on = resolve_device(device)
+    if numerics == "exact":
+        refuse_inexact_host(on, dtype)
+    checkpoint = _checkpoint(name_or_path, revision, trust_remote_code)
+    config = _load_config(checkpoint, name_or_path, trust_remote_code)
+    model = _load_weights(checkpoint, config, name_or_path, resolve_dtype(dtype, on), trust_remote_code).to(on)
+    tokenizer_path = checkpoint if tokenizer is None else _tokenizer_checkpoint(tokenizer, revision)
+    return _describe(model, _load_tokenizer(tokenizer_path, trust_remote_code), name_or_path, numerics)
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device meant by a configuration value.
+
+    Raises:
+        DeviceError: if it is unknown or not there.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise DeviceError(f'device "{device}" is unknown; use "auto", "cpu", "cuda" or "cuda:N"') from error
+    if found.type not in ("cpu", "cuda"):
+        raise DeviceError(f'device "{device}" is not supported; use "auto", "cpu", "cuda" or "cuda:N"')
+    count = torch.cuda.device_count() if found.type == "cuda" else 1
+    if (found.index or 0) >= count:
+        raise DeviceError(f'device "{device}" is not there: torch sees {count} of that kind; use "cpu" or "auto"')
+    return found
+
+
+def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
+    """The dtype meant by a configuration value; ``"auto"`` = the checkpoint's.
+
+    Raises:
+        DeviceError: if it is not a floating dtype that weights may have.
+    """
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    if dtype not in _DTYPES:
+        raise DeviceError(f'dtype "{dtype}" is unknown; use "auto" or one of {", ".join(_DTYPES)}')
+    return _DTYPES[dtype]
+
+
+def _checkpoint(name_or_path: str, revision: str | None, trust_remote_code: bool) -> Path:
+    if name_or_path == DEMO_NAME:
+        return converted(demo_gguf(), _convert_gguf, cache_folder())
+    return find_checkpoint(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
+
+
+def _convert_gguf(gguf: Path, directory: Path) -> None:
+    """Write a GGUF model as float32 safetensors, with tokenizer and generation defaults."""
+    config = _load_config(gguf, str(gguf), False)
+    model = _load_weights(gguf, config, str(gguf), torch.float32, False)
+    with _quiet():
+        model.save_pretrained(directory)
+        _read_tokenizer(gguf, False).save_pretrained(directory)
+
+
+def _load_config(checkpoint: Path, name: str, trust_remote_code: bool) -> PretrainedConfig:
+    with _load_faults(name):
+        config = AutoConfig.from_pretrained(**_source(checkpoint), trust_remote_code=trust_remote_code)
+    refuse_unsupported_config(config, name)
+    model_class = causal_lm_class(config)
+    if model_class is not None:
+        refuse_unsupported_class(model_class, config, name)
+    return config
+
+
+def _load_weights(
+    checkpoint: Path, config: PretrainedConfig, name: str, dtype: torch.dtype | str, trust_remote_code: bool
+) -> PreTrainedModel:
+    bridge.register()
+    extra = {"quantization_config": GgufConfig(dequantize=True)} if checkpoint.is_file() else {}
+    with _load_faults(name), _quiet():
+        model, report = AutoModelForCausalLM.from_pretrained(
+            **_source(checkpoint),
+            config=config,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            attn_implementation=bridge.ATTENTION_NAME,
+            output_loading_info=True,
+            **extra,
+        )
+    _refuse_incomplete(name, report)
+    refuse_unsupported_class(type(model), model.config, name)
+    return model.eval()
+
+
+def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:
+    """transformers fills what a checkpoint lacks with random numbers; that is not the user's model."""
+    lacking = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    if lacking:
+        raise CheckpointError(
+            f'"{name}" lacks {len(lacking)} of the tensors that its configuration asks for, such as {lacking[0]}; '
+            "fetch the checkpoint again"
+        )
+
+
+def _tokenizer_checkpoint(name: str, revision: str | None) -> Path:
+    path = Path(name).expanduser()
+    return path if path.is_dir() else find_checkpoint(name, revision=revision, trust_remote_code=False)
+
+
+def _load_tokenizer(checkpoint: Path, trust_remote_code: bool) -> Any | None:
+    if checkpoint.is_dir() and not any((checkpoint / file).exists() for file in _TOKENIZER_FILES):
+        return None
+    return _read_tokenizer(checkpoint, trust_remote_code)
+
+
+def _read_tokenizer(checkpoint: Path, trust_remote_code: bool) -> Any:
+    with _load_faults(str(checkpoint)):
+        return AutoTokenizer.from_pretrained(**_source(checkpoint), trust_remote_code=trust_remote_code)
+
+
+def _source(checkpoint: Path) -> dict[str, str]:
+    if checkpoint.is_dir():
+        return {"pretrained_model_name_or_path": str(checkpoint)}
+    require_gguf_packages(checkpoint)
+    return {"pretrained_model_name_or_path": str(checkpoint.parent), "gguf_file": checkpoint.name}
+
+
+def _describe(model: PreTrainedModel, tokenizer: Any | None, name: str, numerics: str) -> LoadedModel:
+    fingerprint = weights_fingerprint(model)
+    if numerics == "exact":
+        make_exact(model)
+    return LoadedModel(
+        model=model,
+        config=model.config,
+        tokenizer=tokenizer,
+        generation_config=model.generation_config,
+        weights_fingerprint=fingerprint,
+        tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
+        eos_token_ids=_eos_token_ids(model, tokenizer),
+        name=name,
+        dtype=model.dtype,
+        device=model.device,
+        numerics=numerics,
+    )
+
+
+def _eos_token_ids(model: PreTrainedModel, tokenizer: Any | None) -> tuple[int, ...]:
+    """From the generation defaults; where those are silent from the configuration, then from the tokenizer."""
+    for source in (model.generation_config, text_config(model.config), tokenizer):
+        found = getattr(source, "eos_token_id", None)
+        if found is not None:
+            return (found,) if isinstance(found, int) else tuple(sorted(set(found)))
+    return ()
+
+
+@contextmanager
+def _load_faults(name: str) -> Iterator[None]:
+    """Turn transformers' errors about a checkpoint into ours."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise CheckpointError(f'"{name}" has a damaged safetensors file ({error}); fetch it again') from error
+    except OSError as error:
+        raise CheckpointError(f'"{name}" cannot be read: {_first_line(error)}') from error
+    except (ValueError, KeyError) as error:
+        if "trust_remote_code" in str(error):
+            raise RemoteCodeError(
+                f'"{name}" brings its own code, which runs only with trust_remote_code=True; read it first'
+            ) from error
+        raise UnsupportedModelError(f'"{name}" cannot be loaded by transformers: {_first_line(error)}') from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars of transformers inside the block."""
+    was_on = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            transformers_logging.enable_progress_bar()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0]

@@ -1,0 +1,109 @@
+"""One target pass over a flattened batch on the paged KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from paceline.model.architecture import attention_windows, decoder_layers, tapped
+from paceline.model.bridge import StepContext
+from paceline.model.errors import UnsupportedModelError
+from paceline.model.loading import LoadedModel
+from paceline.ops.batch import AttentionBatch
+from paceline.ops.select import Ops
+
+__all__ = ["ForwardOutput", "ModelRunner"]
+
+FINAL = "final"
+
+
+@dataclass(slots=True)
+class ForwardOutput:
+    """What a pass gives, on the model's device.
+
+    Attributes:
+        logits: float32 ``[R, vocab]``, one row per row asked for.
+        features: ``tap -> [T, hidden]`` in the model's dtype.
+    """
+
+    logits: torch.Tensor
+    features: dict[int | str, torch.Tensor]
+
+
+class ModelRunner:
+    """Runs one loaded model on one set of KV layers. Several runners may share a model."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        layers: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        ops: Ops,
+        taps: tuple[int | str, ...] = (),
+    ) -> None:
+        """Bind a model to its KV layers.
+
+        Args:
+            loaded: The model.
+            layers: ``(k, v)`` per decoder layer, ``[num_blocks, block_size, kv_heads, head_size]``.
+            ops: The attention body.
+            taps: Hidden states to return: ``i`` = the residual stream entering layer ``i``, ``"final"`` = after the
+                last norm.
+
+        Raises:
+            UnsupportedModelError: if a tap names no layer.
+        """
+        _check_taps(loaded, taps)
+        self._model = loaded.model
+        self._layers = layers
+        self._windows = attention_windows(loaded.config)
+        self._ops = ops
+        self._taps = taps
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch, logit_rows: torch.Tensor
+    ) -> ForwardOutput:
+        """Write the rows' KV, attend, and return logits of the rows asked for.
+
+        Args:
+            tokens: int64 ``[T]``.
+            positions: int64 ``[T]``, for the position encoding.
+            batch: Slots and visibility of the rows.
+            logit_rows: int64 ``[R]``, indices of rows; may be empty.
+
+        Returns:
+            Logits and the tapped features; valid as long as they are held.
+        """
+        step = StepContext(batch=batch, layers=self._layers, windows=self._windows, ops=self._ops)
+        with tapped(self._model, self._taps) as features:
+            output = self._model(
+                input_ids=tokens[None],
+                position_ids=positions[None],
+                use_cache=False,
+                logits_to_keep=logit_rows,
+                paceline_step=step,
+            )
+        return ForwardOutput(logits=output.logits[0].float(), features=features)
+
+    @torch.inference_mode()
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings ``[n, hidden]`` of int64 ``[n]``, as they enter layer 0 (the load check compares the two)."""
+        return self._model.get_input_embeddings()(ids)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits float32 ``[n, vocab]`` of final hidden states ``[n, hidden]`` (compared by the load check too)."""
+        return self._model.get_output_embeddings()(hidden).float()
+
+
+def _check_taps(loaded: LoadedModel, taps: tuple[int | str, ...]) -> None:
+    for tap in taps:
+        if isinstance(tap, str) and tap != FINAL:
+            raise UnsupportedModelError(f'hidden states "{tap}" are unknown; ask for layer numbers or "{FINAL}"')
+        if isinstance(tap, int) and not 0 <= tap < len(decoder_layers(loaded.model)):
+            raise UnsupportedModelError(
+                f'hidden states entering layer {tap} were asked for, but "{loaded.name}" has layers 0 to '
+                f'{len(decoder_layers(loaded.model)) - 1}; use "{FINAL}" for those after the last norm'
+            )
