@@ -120,6 +120,7 @@ class ToyModel:
 
     def __init__(self, max_positions: int = 10_000) -> None:
         self.max_positions = max_positions
+        self.tokenizer_fingerprint = ""
         self.fed: list[dict[str, tuple[int, int]]] = []  # per forward: request -> (start, count)
 
     def forward(self, view: ToyView, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:

@@ -57,11 +57,14 @@ class FakeContext:
 
     target: TargetFacts
     draft_vocab_size: int
+    tokenizer_fingerprint: str = ""
     asked: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def load_model(self, path: str, kv_group: str) -> Any:
         self.asked.append((path, kv_group))
-        return SimpleNamespace(vocab_size=self.draft_vocab_size, max_positions=64)
+        return SimpleNamespace(
+            vocab_size=self.draft_vocab_size, max_positions=64, tokenizer_fingerprint=self.tokenizer_fingerprint
+        )
 
 
 def test_declaration(target: TargetFacts) -> None:
@@ -164,6 +167,16 @@ def test_another_vocabulary_is_refused_with_both_sizes(target: TargetFacts, draf
     words = rf'draft model "some/draft" has a vocabulary of {draft_vocab_size} ids, the target one of 11; choose'
     with pytest.raises(PluginError, match=words):
         spec.build(options(model="some/draft"), FakeContext(target, draft_vocab_size))
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(target: TargetFacts) -> None:
+    (spec,) = paceline_proposers()
+    known = dataclasses.replace(target, tokenizer_fingerprint="aaaa")
+    spec.build(options(model="some/draft"), FakeContext(known, 11, "aaaa"))
+    spec.build(options(model="some/draft"), FakeContext(known, 11, ""))
+    words = r'draft model "some/draft" has .* 11 ids, as many as the target, but another tokenizer .*bbbb.*aaaa'
+    with pytest.raises(PluginError, match=words):
+        spec.build(options(model="some/draft"), FakeContext(known, 11, "bbbb"))
 
 
 @pytest.mark.parametrize("sampling", ["coupled", "greedy"])

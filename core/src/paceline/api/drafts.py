@@ -41,14 +41,10 @@ class Drafts:
     source: Any | None = None
 
     @classmethod
-    def from_lists(
-        cls, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]] | None = None
-    ) -> Drafts:
+    def from_lists(cls, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]] | None = None) -> Drafts:
         """Build drafts from one list of tokens (and, for trees, of parents) per request."""
         lengths = np.array([len(row) for row in tokens], dtype=np.int64)
-        return cls(
-            tokens=_padded(tokens), lengths=lengths, parents=None if parents is None else _padded(parents)
-        )
+        return cls(tokens=_padded(tokens), lengths=lengths, parents=None if parents is None else _padded(parents))
 
     @classmethod
     def empty(cls, num_requests: int) -> Drafts:

@@ -239,6 +239,10 @@ class PagedModel(Protocol):
     def max_positions(self) -> int:
         """Longest context of this model in tokens."""
 
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Hex digest of its tokenizer's content, comparable with ``TargetFacts``; ``""`` when there is none."""
+
     def forward(self, view: KVView, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> Any:
         """Run ``counts[i]`` tokens of request ``i`` at positions ``starts[i], starts[i] + 1, ...``.
 

@@ -57,6 +57,12 @@ def _check_vocabulary(name: str, model: PagedModel, target: TargetFacts) -> None
             f'draft model "{name}" has a vocabulary of {model.vocab_size} ids, the target one of {target.vocab_size}; '
             "choose a draft model with the target's own tokenizer"
         )
+    if model.tokenizer_fingerprint and target.tokenizer_fingerprint not in ("", model.tokenizer_fingerprint):
+        raise PluginError(
+            f'draft model "{name}" has a vocabulary of {model.vocab_size} ids, as many as the target, but another '
+            f"tokenizer (digest {model.tokenizer_fingerprint[:12]}, the target's {target.tokenizer_fingerprint[:12]}), "
+            "so its ids mean other text; choose a draft model with the target's own tokenizer"
+        )
 
 
 @hookimpl
