@@ -1,0 +1,1 @@
+"""The paged KV cache: identity, blocks, prefix index, eviction, and the manager that owns them."""

@@ -1,0 +1,112 @@
+"""What must hold of a manager between any two calls: the executable specification of the KV cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from paceline.kv.manager import KVManager
+from paceline.kv.sequence import LiveSequence
+
+__all__ = ["check"]
+
+
+def check(manager: KVManager) -> None:
+    """Check every invariant; O(blocks).
+
+    Raises:
+        AssertionError: naming the first that does not hold.
+    """
+    _check_references(manager)
+    _check_accounts(manager)
+    _check_entries(manager)
+    _check_chains(manager)
+    _check_evictable(manager)
+    for request_id, sequence in manager.sequences.items():
+        _check_sequence(manager, request_id, sequence)
+    _check_ranges(manager)
+
+
+def _check_references(manager: KVManager) -> None:
+    held = Counter(block_id for sequence in manager.sequences.values() for block_id in sequence.block_ids)
+    for block_id in range(manager.num_total):
+        refs = manager.cache.pool.refs(block_id)
+        assert refs == held[block_id], f"block {block_id} has {refs} references, {held[block_id]} tables hold it"
+
+
+def _check_accounts(manager: KVManager) -> None:
+    pool, index = manager.cache.pool, manager.cache.index
+    free = Counter(pool.free_ids)
+    assert max(free.values(), default=1) == 1, f"blocks free twice: {[b for b, n in free.items() if n > 1]}"
+    used = sum(pool.refs(block_id) > 0 for block_id in range(pool.num_blocks))
+    cached = sum(manager.cache.is_idle(entry) for entry in index.entries)
+    assert manager.num_cached == cached, f"{manager.num_cached} blocks counted as cached, {cached} are"
+    assert len(free) + cached + used == pool.num_blocks, f"{len(free)} free + {cached} cached + {used} used is not all"
+    for block_id in free:
+        assert pool.refs(block_id) == 0, f"free block {block_id} is in use"
+        assert index.of_block(block_id) is None, f"free block {block_id} is still published"
+        assert block_id not in index.twins, f"free block {block_id} is still a twin"
+        assert index.components(block_id) == 0, f"free block {block_id} still has draft components"
+
+
+def _check_entries(manager: KVManager) -> None:
+    cache, index = manager.cache, manager.cache.index
+    assert len(index) <= manager.num_total, f"{len(index)} keys for {manager.num_total} blocks"
+    for entry in index.entries:
+        assert index.get(entry.key) is entry, f"key of block {entry.block_id} finds another entry"
+        assert index.of_block(entry.block_id) is entry, f"block {entry.block_id} does not point to its entry"
+        for block_id in entry.twins:
+            assert index.twins.get(block_id) is entry, f"twin {block_id} does not point to its entry"
+            assert cache.pool.refs(block_id) > 0, f"twin {block_id} is not in use"
+            assert not cache.is_idle(entry), f"block {entry.block_id} is idle although twin {block_id} is in use"
+    assert len(index.twins) == sum(len(entry.twins) for entry in index.entries), "twins of entries that are gone"
+
+
+def _check_chains(manager: KVManager) -> None:
+    cache = manager.cache
+    children = Counter(entry.parent.key for entry in cache.index.entries if entry.parent is not None)
+    for entry in cache.index.entries:
+        parent = entry.parent
+        counted = children[entry.key]
+        assert entry.children == counted, f"block {entry.block_id} counts {entry.children} children, has {counted}"
+        if parent is None:
+            assert entry.depth == 0, f"block {entry.block_id} at depth {entry.depth} has no parent"
+            continue
+        assert cache.index.get(parent.key) is parent, f"the parent of block {entry.block_id} is not resident"
+        assert entry.depth == parent.depth + 1, f"block {entry.block_id} is not one deeper than its parent"
+        assert cache.is_idle(entry) or not cache.is_idle(parent), f"block {entry.block_id} is used, its parent idle"
+
+
+def _check_evictable(manager: KVManager) -> None:
+    cache = manager.cache
+    evictable = {entry.block_id for entry in cache.index.entries if not entry.children and cache.is_idle(entry)}
+    told = cache.driver.evictable
+    assert told == evictable, f"the policy was told {sorted(told)}, evictable are {sorted(evictable)}"
+
+
+def _check_sequence(manager: KVManager, request_id: str, sequence: LiveSequence) -> None:
+    index, row = manager.cache.index, manager.block_tables[sequence.row]
+    num_blocks = len(sequence.block_ids)
+    assert row[:num_blocks].tolist() == sequence.block_ids, f"the table of {request_id!r} is not what it holds"
+    assert not row[num_blocks:].any(), f"the table of {request_id!r} has blocks that it does not hold"
+    assert sequence.num_published <= num_blocks, f"{request_id!r} published more blocks than it holds"
+    entry = sequence.tail
+    for depth in range(sequence.num_published - 1, -1, -1):
+        assert entry is not None and index.get(entry.key) is entry, f"key {depth} of {request_id!r} is not resident"
+        block_id = sequence.block_ids[depth]
+        known = index.of_block(block_id) is entry or index.twins.get(block_id) is entry
+        assert known, f"block {block_id} of {request_id!r} does not hold what its key says"
+        entry = entry.parent
+    assert entry is None, f"the chain of {request_id!r} is longer than what it published"
+
+
+def _check_ranges(manager: KVManager) -> None:
+    rows = [sequence.row for sequence in manager.sequences.values()]
+    assert len(set(rows)) == len(rows), "two requests have one row"
+    assert len(rows) + manager.tables.num_free_rows == len(manager.block_tables), "rows are lost"
+    capacity = np.array([manager.capacity(request_id) for request_id in manager.sequences], dtype=np.int64)
+    for group, ranges in manager.components.ranges.items():
+        first, computed = ranges.first[rows], ranges.computed[rows]
+        valid = (first >= 0) & (first <= computed) & (computed <= capacity)
+        assert valid.all(), f'draft ranges of "{group}" are out of bounds: {first} to {computed} of {capacity}'
