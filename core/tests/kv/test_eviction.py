@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -199,3 +200,29 @@ def test_block_facts_carry_what_a_policy_may_weigh(make_manager, facts):
     assert (block.depth, block.num_tokens, block.trust_domain, block.hits) == (1, 4, "team", 0)
     assert block.created_s < block.last_use_s
     assert block.recompute_cost == 5 + 6 + 7 + 8
+
+
+@pytest.mark.parametrize("hook", ["evictable", "not_evictable", "touched", "removed", "victims"])
+def test_what_a_policy_raises_passes_the_boundary_of_its_hook(make_manager, facts, run, hook):
+    class Broken(Recorder):
+        pass
+
+    def fail(self, *args):
+        raise LookupError(hook)
+
+    setattr(Broken, hook, fail)
+    passed = []
+
+    @contextmanager
+    def boundary(name):
+        try:
+            yield
+        except LookupError:
+            passed.append(name)
+            raise
+
+    manager = make_manager(policy=Broken(), policy_boundary=boundary, num_blocks=4)
+    with pytest.raises(LookupError):
+        for start in (0, 0, 100, 200):
+            run(manager, facts(), np.arange(start, start + 12))
+    assert passed == [hook]

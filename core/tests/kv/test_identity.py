@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -236,3 +237,25 @@ def test_a_chain_serves_only_the_tokens_it_hashed(core_fields, facts):
     assert not chain.serves(request, changed)
     assert not chain.serves(request, tokens[:7])
     assert not chain.serves(facts(), tokens)
+
+
+@pytest.mark.parametrize("hook", ["model_fields", "request_fields", "block_fields"])
+def test_what_a_contributor_raises_passes_the_boundary_of_its_hook(core_fields, facts, hook):
+    def fail(self, *args):
+        raise LookupError(hook)
+
+    passed = []
+
+    @contextmanager
+    def boundary(name):
+        try:
+            yield
+        except LookupError:
+            passed.append(name)
+            raise
+
+    broken = type("Broken", (IdentityContributor,), {hook: fail})()
+    with pytest.raises(LookupError):
+        builder = IdentityBuilder(CoreIdentity(**core_fields), [("broken", broken)], {"broken": boundary})
+        builder.key(builder.root(facts()), facts(), np.arange(4), 0)
+    assert passed == [hook]

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 
 from paceline.api.eviction import BlockFacts, EvictionPolicy
+from paceline.kv.boundary import Boundary, no_boundary
 from paceline.kv.errors import EvictionError
 from paceline.kv.index import Entry
 
@@ -24,13 +25,15 @@ class EvictionDriver:
         policy: The plugin's object.
         name: Its name, for messages.
         block_size: Tokens per block.
+        boundary: ``hook -> context`` in which the policy's code runs.
     """
 
-    def __init__(self, policy: EvictionPolicy, name: str, block_size: int) -> None:
+    def __init__(self, policy: EvictionPolicy, name: str, block_size: int, boundary: Boundary = no_boundary) -> None:
         self.evictable: set[int] = set()
         self._policy = policy
         self._name = name
         self._block_size = block_size
+        self._boundary = boundary
         self._wants_touched = type(policy).touched is not EvictionPolicy.touched
 
     def _facts(self, entries: Sequence[Entry]) -> list[BlockFacts]:
@@ -53,26 +56,30 @@ class EvictionDriver:
         """Announce blocks that may be evicted from now on."""
         if entries:
             self.evictable.update(entry.block_id for entry in entries)
-            self._policy.evictable(self._facts(entries))
+            with self._boundary("evictable"):
+                self._policy.evictable(self._facts(entries))
 
     def withdraw(self, block_ids: Sequence[int]) -> None:
         """Announce that those of the blocks that were evictable no longer are."""
         known = [block_id for block_id in block_ids if block_id in self.evictable]
         if known:
             self.evictable.difference_update(known)
-            self._policy.not_evictable(known)
+            with self._boundary("not_evictable"):
+                self._policy.not_evictable(known)
 
     def removed(self, block_ids: Sequence[int]) -> None:
         """Announce that those of the blocks that were evictable are gone."""
         known = [block_id for block_id in block_ids if block_id in self.evictable]
         if known:
             self.evictable.difference_update(known)
-            self._policy.removed(known)
+            with self._boundary("removed"):
+                self._policy.removed(known)
 
     def touched(self, entries: Sequence[Entry]) -> None:
         """Announce prefix hits, to a policy that listens."""
         if entries and self._wants_touched:
-            self._policy.touched(self._facts(entries))
+            with self._boundary("touched"):
+                self._policy.touched(self._facts(entries))
 
     def victims(self, count: int) -> list[int]:
         """Ask for at most ``count`` blocks; at least one comes back.
@@ -80,7 +87,8 @@ class EvictionDriver:
         Raises:
             EvictionError: if the answer is empty, too long, repeats a block or names one that was not offered.
         """
-        answer = self._policy.victims(count)
+        with self._boundary("victims"):
+            answer = self._policy.victims(count)
         try:
             chosen = [operator.index(block_id) for block_id in answer]
         except TypeError as error:

@@ -16,6 +16,7 @@ import numpy as np
 from paceline.api.facts import RequestFacts
 from paceline.api.identity import FieldValue, IdentityContributor
 from paceline.api.proposers import KVGroup
+from paceline.kv.boundary import Boundary, no_boundary
 from paceline.kv.errors import IdentityError
 
 __all__ = ["FORMAT_VERSION", "CoreIdentity", "IdentityBuilder", "block_key", "canonical", "component_key", "digest"]
@@ -148,14 +149,21 @@ class IdentityBuilder:
     Args:
         core: The core's fields.
         contributors: ``(name, contributor)``; their order does not matter.
+        boundaries: ``name -> (hook -> context)`` in which a contributor's code runs.
 
     Raises:
         IdentityError: if a name is taken, or a field cannot be encoded.
     """
 
-    def __init__(self, core: CoreIdentity, contributors: Sequence[tuple[str, IdentityContributor]] = ()) -> None:
+    def __init__(
+        self,
+        core: CoreIdentity,
+        contributors: Sequence[tuple[str, IdentityContributor]] = (),
+        boundaries: Mapping[str, Boundary] | None = None,
+    ) -> None:
         _check_names([name for name, _ in contributors])
         self.core = core
+        self._boundaries = boundaries or {}
         self._contributors = sorted(contributors, key=lambda pair: pair[0])
         # Asked whenever it is overridden: asking too often costs time, asking too seldom shares wrong KV.
         self._block_level = [
@@ -165,8 +173,12 @@ class IdentityBuilder:
         ]
         self._model_fields = core.fields()
         for name, contributor in self._contributors:
-            self._model_fields |= _own(name, "model", contributor.model_fields())
+            with self._boundary(name)("model_fields"):
+                self._model_fields |= _own(name, "model", contributor.model_fields())
         self._model_digest = digest("paceline.kv.model", self._model_fields)
+
+    def _boundary(self, name: str) -> Boundary:
+        return self._boundaries.get(name, no_boundary)
 
     def _request_fields(self, request: RequestFacts) -> dict[str, FieldValue]:
         fields: dict[str, FieldValue] = {
@@ -174,7 +186,8 @@ class IdentityBuilder:
             "request.trust_domain": request.trust_domain,
         }
         for name, contributor in self._contributors:
-            fields |= _own(name, "request", contributor.request_fields(request))
+            with self._boundary(name)("request_fields"):
+                fields |= _own(name, "request", contributor.request_fields(request))
         return fields
 
     def root(self, request: RequestFacts) -> bytes:
@@ -190,7 +203,8 @@ class IdentityBuilder:
         """Fields of the full block whose int64 ``tokens`` begin at position ``start``."""
         fields: dict[str, FieldValue] = {}
         for name, contributor in self._block_level:
-            fields |= _own(name, "block", contributor.block_fields(request, tokens.tolist(), start))
+            with self._boundary(name)("block_fields"):
+                fields |= _own(name, "block", contributor.block_fields(request, tokens.tolist(), start))
         return fields
 
     def key(self, parent: bytes, request: RequestFacts, tokens: np.ndarray, start: int) -> bytes:

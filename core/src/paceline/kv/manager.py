@@ -10,6 +10,7 @@ from paceline.api.eviction import EvictionPolicy
 from paceline.api.facts import RequestFacts
 from paceline.api.observers import KVEvent
 from paceline.api.proposers import KVGroup
+from paceline.kv.boundary import Boundary, no_boundary
 from paceline.kv.cache import BlockCache, EventLog
 from paceline.kv.chain import KeyChain
 from paceline.kv.components import DraftComponents
@@ -39,6 +40,7 @@ class KVManager:
         max_blocks_per_seq: Longest block table.
         collect_events: Whether ``drain_events`` has anything to give.
         policy_name: The policy's name in messages; its class by default.
+        policy_boundary: ``hook -> context`` in which the policy's code runs.
 
     Raises:
         KVGroupError: if a group's name is taken.
@@ -58,8 +60,9 @@ class KVManager:
         max_blocks_per_seq: int,
         collect_events: bool = False,
         policy_name: str | None = None,
+        policy_boundary: Boundary = no_boundary,
     ) -> None:
-        driver = EvictionDriver(policy, policy_name or type(policy).__qualname__, block_size)
+        driver = EvictionDriver(policy, policy_name or type(policy).__qualname__, block_size, policy_boundary)
         self.block_size = block_size
         self.stats = CacheStats()
         self._events = EventLog(collect_events)
