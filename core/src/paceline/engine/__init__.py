@@ -1,0 +1,1 @@
+"""Request states, the scheduler, the step and the front ends."""

@@ -1,0 +1,343 @@
+"""From a configuration to a running engine: each stage reads what the stages before it made."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from paceline.api import (
+    ControllerContext,
+    EvictionContext,
+    IdentityContext,
+    KVGroup,
+    ObserverContext,
+    ProposerCapabilities,
+    TargetFacts,
+)
+from paceline.config import EngineConfig
+from paceline.engine.admission import Admission
+from paceline.engine.commit import Committer
+from paceline.engine.context import TARGET, EngineContext
+from paceline.engine.engine import Engine
+from paceline.engine.errors import EngineError
+from paceline.engine.events import EventLog, Watcher
+from paceline.engine.request import Request
+from paceline.engine.sampling_table import SamplingTable
+from paceline.engine.scheduler import Scheduler
+from paceline.engine.speculation import NoSpeculation, Speculation, Speculator
+from paceline.engine.target_pass import TargetPass
+from paceline.host.loading import Loaded, LoadedPlugins, load
+from paceline.kv.identity import CoreIdentity, IdentityBuilder
+from paceline.kv.manager import KVManager
+from paceline.kv.storage import KVStorage
+from paceline.model.architecture import max_positions, target_kv_group, text_config
+from paceline.model.load_check import check_model
+from paceline.model.loading import LoadedModel, load_model
+from paceline.model.memory import num_kv_blocks
+from paceline.model.runner import ModelRunner
+from paceline.ops.select import Ops, select_ops
+
+__all__ = ["BuiltEngine", "build_engine"]
+
+OFFERS = frozenset({"chain", "coupled_noise", "hidden_states", "kv_groups", "paged_model", "target_top_k", "tree"})
+_NO_PROPOSER = ProposerCapabilities(max_tokens=0)
+_DEFAULT_MAX_MODEL_LEN = 8192
+_DEFAULT_DRAFT_LENGTH = 5
+# Everything else of a configuration is taken to shape K and V: a needless miss is better than a wrong hit.
+_CONFIG_NOT_IN_KV = ("_name_or_path", "architectures", "transformers_version", "use_cache")
+
+
+@dataclass(slots=True)
+class BuiltEngine:
+    """An engine and what it was built from.
+
+    Attributes:
+        engine: The engine.
+        loaded: The target.
+        facts: What plugins know of it.
+        plugin_lines: What is loaded, in its defined order.
+    """
+
+    engine: Engine
+    loaded: LoadedModel
+    facts: TargetFacts
+    plugin_lines: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What the stages share."""
+
+    config: EngineConfig
+    plugins: LoadedPlugins
+    loaded: LoadedModel
+    facts: TargetFacts
+    capabilities: ProposerCapabilities
+    clock: Callable[[], float]
+    ops: Ops
+
+
+def build_engine(config: EngineConfig, clock: Callable[[], float] = time.perf_counter) -> BuiltEngine:
+    """Load the plugins and the model, size the cache, and put the engine together.
+
+    Args:
+        config: What the user asked for.
+        clock: Seconds; tests give their own.
+
+    Raises:
+        PacelineError: from the stage that refuses, naming the culprit and the remedy.
+    """
+    plugins = load(config.selections(), offers=OFFERS)
+    loaded = _load_target(config)
+    facts = _target_facts(config, loaded)
+    proposer = plugins.one("proposer")
+    capabilities = proposer.describe(facts) if proposer else _NO_PROPOSER
+    parts = _Parts(config, plugins, loaded, facts, capabilities, clock, select_ops(config.numerics, loaded.device))
+    check_model(loaded, parts.ops, facts.max_model_len)
+    lines = tuple(f"{p.kind.label} {p.name} ({p.distribution} {p.version})" for p in plugins.items)
+    return BuiltEngine(_engine(parts, proposer), loaded, facts, lines)
+
+
+def _load_target(config: EngineConfig) -> LoadedModel:
+    return load_model(
+        config.model,
+        dtype=config.dtype,
+        device=config.device,
+        revision=config.revision,
+        trust_remote_code=config.trust_remote_code,
+        numerics=config.numerics,
+        tokenizer=config.tokenizer,
+    )
+
+
+def _load_beside(target: LoadedModel, name: str, trust_remote_code: bool) -> LoadedModel:
+    """Another model where the target is, in its dtype and numerics."""
+    return load_model(
+        name,
+        dtype=str(target.dtype).removeprefix("torch."),
+        device=str(target.device),
+        trust_remote_code=trust_remote_code,
+        numerics=target.numerics,
+    )
+
+
+def _target_facts(config: EngineConfig, loaded: LoadedModel) -> TargetFacts:
+    text = text_config(loaded.config)
+    return TargetFacts(
+        config=text.to_dict(),
+        vocab_size=loaded.num_token_ids,
+        hidden_size=text.hidden_size,
+        num_layers=text.num_hidden_layers,
+        max_model_len=_max_model_len(config, loaded),
+        max_num_seqs=config.max_num_seqs,
+        block_size=config.block_size,
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        device=str(loaded.device),
+        numerics=config.numerics,
+        tokenizer_fingerprint=loaded.tokenizer_fingerprint,
+        weights_fingerprint=loaded.weights_fingerprint,
+    )
+
+
+def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
+    longest = max_positions(loaded.config)
+    if config.max_model_len is None:
+        return longest or _DEFAULT_MAX_MODEL_LEN
+    if longest is not None and config.max_model_len > longest:
+        raise EngineError(
+            f'max_model_len is {config.max_model_len}, and "{loaded.name}" was made for {longest} positions; '
+            f"use at most {longest}"
+        )
+    return config.max_model_len
+
+
+def _engine(parts: _Parts, proposer: Loaded | None) -> Engine:
+    config, facts = parts.config, parts.facts
+    groups = [_target_group(parts), *parts.capabilities.kv_groups]
+    slots_per_seq = facts.max_model_len + _slots_beyond_drafts(parts)
+    num_blocks = num_kv_blocks(
+        bytes_per_block=KVStorage.block_bytes(groups, config.block_size),
+        block_size=config.block_size,
+        slots_per_seq=slots_per_seq,
+        max_num_seqs=config.max_num_seqs,
+        device=parts.loaded.device,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        num_blocks_override=config.num_gpu_blocks_override,
+        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+    )
+    watchers = _watchers(parts)
+    kv = _kv_manager(parts, num_blocks, slots_per_seq, any(watcher.wants.kv for watcher in watchers))
+    storage = KVStorage(groups, num_blocks, config.block_size, parts.loaded.device)
+    taps = parts.capabilities.hidden_layers
+    runner = ModelRunner(parts.loaded, storage.layers(TARGET), parts.ops, taps)
+    table = SamplingTable(config.max_num_seqs, parts.loaded.device)
+    target = TargetPass(
+        runner, kv, vocab_size=facts.vocab_size, top_k=parts.capabilities.target_top_k, device=parts.loaded.device
+    )
+    return Engine(
+        admission=_admission(parts, kv),
+        kv=kv,
+        make_scheduler=_scheduler_maker(parts, kv),
+        speculation=_speculation(parts, proposer, kv, storage, runner, table),
+        target=target,
+        table=table,
+        committer=Committer(kv, storage),
+        decode=_decoder(parts.loaded),
+        events=EventLog(watchers, kv),
+        clock=parts.clock,
+    )
+
+
+def _target_group(parts: _Parts) -> KVGroup:
+    return target_kv_group(
+        parts.loaded.config, dtype=parts.loaded.dtype, fingerprint=parts.loaded.weights_fingerprint, name=TARGET
+    )
+
+
+def _draft_length(parts: _Parts) -> int:
+    asked = parts.config.num_speculative_tokens or _DEFAULT_DRAFT_LENGTH
+    return min(asked, parts.capabilities.max_tokens)
+
+
+def _slots_beyond_drafts(parts: _Parts) -> int:
+    """Drafts themselves end at ``max_model_len``; drafting a tree may write more slots than it drafts tokens."""
+    length = _draft_length(parts)
+    return max(parts.capabilities.lookahead_slots(length) - length, 0)
+
+
+def _watchers(parts: _Parts) -> list[Watcher]:
+    context = ObserverContext(target=parts.facts)
+    observers = parts.plugins.all("observer")
+    wants = [plugin.describe(parts.facts) for plugin in observers]
+    return [Watcher(plugin, plugin.build(context), want) for plugin, want in zip(observers, wants, strict=True)]
+
+
+def _kv_manager(parts: _Parts, num_blocks: int, slots_per_seq: int, collect_events: bool) -> KVManager:
+    config = parts.config
+    policy = parts.plugins.one("eviction_policy")
+    assert policy is not None, "the configuration always names an eviction policy"
+    policy.describe(parts.facts)
+    return KVManager(
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        groups=parts.capabilities.kv_groups,
+        policy=policy.build(EvictionContext(clock=parts.clock, num_blocks=num_blocks)),
+        policy_name=policy.name,
+        policy_boundary=policy.boundary,
+        identity=_identity(parts),
+        clock=parts.clock,
+        enable_prefix_caching=config.enable_prefix_caching,
+        max_seqs=config.max_num_seqs,
+        max_blocks_per_seq=-(-slots_per_seq // config.block_size),
+        collect_events=collect_events,
+    )
+
+
+def _identity(parts: _Parts) -> IdentityBuilder:
+    """The core's fields, from content and configuration alone, and those of the contributors."""
+    context = IdentityContext(target=parts.facts)
+    contributors = []
+    for plugin in parts.plugins.all("cache_identity"):
+        plugin.describe(parts.facts)
+        contributors.append((plugin.name, plugin.build(context)))
+    facts = parts.facts
+    shaping = {key: value for key, value in facts.config.items() if key not in _CONFIG_NOT_IN_KV}
+    return IdentityBuilder(
+        CoreIdentity(
+            weights_fingerprint=facts.weights_fingerprint,
+            tokenizer_fingerprint=facts.tokenizer_fingerprint,
+            rope=_as_text({key: value for key, value in shaping.items() if "rope" in key}),
+            attention=_as_text({key: value for key, value in shaping.items() if "rope" not in key}),
+            kv_dtype=facts.dtype,
+            kv_layout="block, offset, head, size",
+            block_size=facts.block_size,
+            numerics=facts.numerics,
+            numerics_facts=_numerics_facts(parts.loaded),
+        ),
+        contributors,
+        {plugin.name: plugin.boundary for plugin in parts.plugins.all("cache_identity")},
+    )
+
+
+def _numerics_facts(loaded: LoadedModel) -> str:
+    """What else fixes the bits: exact results hold for one build of torch and one number of threads."""
+    threads = f", {torch.get_num_threads()} threads" if loaded.numerics == "exact" else ""
+    return f"torch {torch.__version__} on {loaded.device.type}{threads}"
+
+
+def _as_text(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True, default=str)
+
+
+def _admission(parts: _Parts, kv: KVManager) -> Admission:
+    return Admission(
+        kv,
+        vocab_size=parts.facts.vocab_size,
+        max_model_len=parts.facts.max_model_len,
+        eos_token_ids=parts.loaded.eos_token_ids,
+        seed=parts.config.seed,
+    )
+
+
+def _scheduler_maker(
+    parts: _Parts, kv: KVManager
+) -> Callable[[Callable[[Request], None], Callable[[Request], None]], Scheduler]:
+    def make(on_preempt: Callable[[Request], None], on_admit: Callable[[Request], None]) -> Scheduler:
+        return Scheduler(
+            kv,
+            max_num_seqs=parts.config.max_num_seqs,
+            max_num_batched_tokens=parts.config.max_num_batched_tokens,
+            lookahead_slots=parts.capabilities.lookahead_slots,
+            recompute_tail=parts.capabilities.recompute_tail,
+            on_preempt=on_preempt,
+            on_admit=on_admit,
+        )
+
+    return make
+
+
+def _speculation(
+    parts: _Parts,
+    proposer: Loaded | None,
+    kv: KVManager,
+    storage: KVStorage,
+    runner: ModelRunner,
+    table: SamplingTable,
+) -> Speculation:
+    controller = parts.plugins.one("controller")
+    if proposer is None or controller is None:
+        return NoSpeculation()
+    controller.describe(parts.facts)
+    context = EngineContext(
+        facts=parts.facts,
+        target=parts.loaded,
+        runner=runner,
+        load=lambda name: _load_beside(parts.loaded, name, parts.config.trust_remote_code),
+        groups=parts.capabilities.kv_groups,
+        storage=storage,
+        kv=kv,
+        ops=parts.ops,
+    )
+    return Speculator(
+        proposer=proposer,
+        proposer_object=proposer.build(context),
+        capabilities=parts.capabilities,
+        controller=controller,
+        controller_object=controller.build(ControllerContext(target=parts.facts, max_tokens=_draft_length(parts))),
+        kv=kv,
+        table=table,
+        vocab_size=parts.facts.vocab_size,
+        device=parts.loaded.device,
+    )
+
+
+def _decoder(loaded: LoadedModel) -> Callable[[list[int]], str]:
+    tokenizer = loaded.tokenizer
+    if tokenizer is None:
+        return lambda token_ids: ""
+    return lambda token_ids: tokenizer.decode(token_ids, skip_special_tokens=True)

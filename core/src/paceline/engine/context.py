@@ -1,0 +1,102 @@
+"""What a proposer gets when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from paceline.api import KVGroup, PagedModel, TargetFacts
+from paceline.engine.errors import EngineError
+from paceline.engine.paged_model import RunnerModel
+from paceline.kv.manager import KVManager
+from paceline.kv.storage import KVStorage
+from paceline.model.architecture import max_positions, target_kv_group
+from paceline.model.load_check import check_model
+from paceline.model.loading import LoadedModel
+from paceline.model.runner import ModelRunner
+from paceline.ops.select import Ops
+
+__all__ = ["EngineContext"]
+
+TARGET = "target"
+
+
+class EngineContext:
+    """``paceline.api.ProposerContext`` over an engine's parts.
+
+    Args:
+        facts: About the target.
+        target: The target's weights; ``load_model("target", ...)`` shares them.
+        runner: The target's runner.
+        load: Loads another checkpoint on the target's device, in its dtype and numerics.
+        groups: The groups that the proposer described.
+        storage: The KV tensors of all groups.
+        kv: Block bookkeeping.
+        ops: Attention bodies.
+    """
+
+    def __init__(
+        self,
+        *,
+        facts: TargetFacts,
+        target: LoadedModel,
+        runner: ModelRunner,
+        load: Callable[[str], LoadedModel],
+        groups: Sequence[KVGroup],
+        storage: KVStorage,
+        kv: KVManager,
+        ops: Ops,
+    ) -> None:
+        self._facts = facts
+        self._target = target
+        self._runner = runner
+        self._load = load
+        self._groups = {group.name: group for group in groups}
+        self._storage = storage
+        self._kv = kv
+        self._ops = ops
+
+    @property
+    def target(self) -> TargetFacts:
+        """Facts about the target."""
+        return self._facts
+
+    def embed(self, ids: Any) -> torch.Tensor:
+        """Target embeddings of int64 ``[n]``."""
+        return self._runner.embed(ids)
+
+    def logits(self, hidden: Any) -> torch.Tensor:
+        """Target logits of final hidden states ``[n, hidden]``."""
+        return self._runner.logits(hidden)
+
+    def load_model(self, path: str, kv_group: str) -> PagedModel:
+        """A causal LM whose KV lives in ``kv_group``.
+
+        Raises:
+            EngineError: if the group was not described, or the model's layers do not fit it.
+        """
+        loaded = self._target if path == TARGET else self._load(path)
+        group = self._group(kv_group)
+        self._check_fit(loaded, group)
+        layers = self._storage.layers(kv_group)
+        if loaded is not self._target:
+            check_model(loaded, self._ops, self._max_positions(loaded))
+        return RunnerModel(loaded, ModelRunner(loaded, layers, self._ops), self._kv, self._max_positions(loaded))
+
+    def _max_positions(self, loaded: LoadedModel) -> int:
+        return max_positions(loaded.config) or self._facts.max_model_len
+
+    def _group(self, name: str) -> KVGroup:
+        if name not in self._groups:
+            raise EngineError(f'KV group "{name}" was not described; put it into ProposerCapabilities.kv_groups')
+        return self._groups[name]
+
+    def _check_fit(self, loaded: LoadedModel, group: KVGroup) -> None:
+        needed = target_kv_group(loaded.config, dtype=loaded.dtype, fingerprint=group.fingerprint, name=group.name)
+        if needed != group:
+            raise EngineError(
+                f'KV group "{group.name}" was described as {group}, but "{loaded.name}" needs {needed}; '
+                "describe the group from the model's configuration"
+            )

@@ -1,0 +1,80 @@
+"""The target pass: a plan becomes tensors and block tables, the runner does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from paceline.engine.plan import Plan
+from paceline.kv.manager import KVManager
+from paceline.model.runner import ModelRunner
+from paceline.ops.batch import AttentionBatch
+
+__all__ = ["TargetOutput", "TargetPass"]
+
+
+@dataclass(slots=True)
+class TargetOutput:
+    """What the target gave for a plan of ``T`` rows.
+
+    Attributes:
+        logits: float32 ``[choice rows, vocab]``.
+        features: ``layer -> [T, hidden]`` for the layers asked for.
+        top_tokens: int64 ``[T, top_k]``, if asked for.
+    """
+
+    logits: torch.Tensor
+    features: Mapping[int | str, torch.Tensor]
+    top_tokens: torch.Tensor | None
+
+
+class TargetPass:
+    """Runs plans on the target; rows whose KV came from the prefix cache do not write it again.
+
+    Args:
+        vocab_size: Ids that may be chosen; logits beyond it are cut off.
+        top_k: Top tokens of every row that the proposer asked for; 0 = none.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, kv: KVManager, *, vocab_size: int, top_k: int, device: torch.device
+    ) -> None:
+        self._runner = runner
+        self._kv = kv
+        self._vocab_size = vocab_size
+        self._top_k = top_k
+        self._device = device
+
+    def forward(self, plan: Plan) -> TargetOutput:
+        """One pass over the plan's rows."""
+        choice_rows = self._tensor(plan.choice_rows)
+        logit_rows = self._tensor(np.arange(plan.num_rows)) if self._top_k else choice_rows
+        output = self._runner.forward(
+            self._tensor(plan.tokens), self._tensor(plan.positions), self._batch(plan), logit_rows
+        )
+        logits = output.logits[:, : self._vocab_size]
+        if not self._top_k:
+            return TargetOutput(logits, output.features, None)
+        return TargetOutput(logits[choice_rows], output.features, logits.topk(self._top_k, dim=-1).indices)
+
+    def _batch(self, plan: Plan) -> AttentionBatch:
+        block_size = self._kv.block_size
+        table_rows = np.array([request.row for request in plan.requests], dtype=np.int64)
+        write_from = np.array([request.write_from for request in plan.requests], dtype=np.int64)
+        slots = self._kv.slots(table_rows[plan.row_seq], plan.slot_positions)
+        slots[plan.slot_positions < write_from[plan.row_seq]] = -1
+        return AttentionBatch.build(
+            query_starts=plan.query_starts,
+            slots=slots,
+            block_tables=self._kv.block_tables[table_rows, : -(-int(plan.slot_positions.max() + 1) // block_size)],
+            block_size=block_size,
+            visible=plan.visible,
+            paths=plan.paths,
+            device=self._device,
+        )
+
+    def _tensor(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)

@@ -1,0 +1,172 @@
+"""Verification: the target chooses a token at every row; drafts that equal its choice saved time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from paceline.engine.outputs import Logprob
+from paceline.engine.plan import Plan
+from paceline.engine.request import FinishReason, Request
+from paceline.engine.sampling_table import SamplingTable
+from paceline.engine.target_pass import TargetOutput
+from paceline.sampling.choice import sample
+from paceline.sampling.logprobs import token_logprobs
+from paceline.verify.chain import accept_chain
+from paceline.verify.tree import accept_tree
+
+__all__ = ["Outcome", "Verifier"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a step chose. Host arrays; ``E`` emitters as in the plan, ``K`` the widest draft.
+
+    Attributes:
+        tokens: int64 ``[E, K + 1]``, emitted tokens, padded with -1.
+        num_emitted: int64 ``[E]``, after the cut at stops and limits.
+        num_accepted: int64 ``[E]``, emitted tokens that were drafts.
+        nodes: int64 ``[E, K]``, draft nodes of the followed path, padded with -1.
+        finished: ``emitter index -> (reason, stop token asked for)``.
+        logprobs: ``emitter index -> one dict per emitted token``, for requests that asked.
+        invalid: Emitter indices whose scores were NaN, or none finite, for the token after those emitted.
+    """
+
+    tokens: np.ndarray
+    num_emitted: np.ndarray
+    num_accepted: np.ndarray
+    nodes: np.ndarray
+    finished: dict[int, tuple[FinishReason, int | None]] = field(default_factory=dict)
+    logprobs: dict[int, list[dict[int, Logprob]]] = field(default_factory=dict)
+    invalid: list[int] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls) -> Outcome:
+        """The outcome of a step in which nobody emits."""
+        none, matrix = np.zeros(0, dtype=np.int64), np.zeros((0, 1), dtype=np.int64)
+        return cls(matrix, none, none, matrix[:, :0])
+
+
+def _padded(values: np.ndarray, counts: np.ndarray, fill: int) -> np.ndarray:
+    """Spread groups of ``counts`` values over the rows of a matrix."""
+    width = int(counts.max(initial=0))
+    out = np.full((len(counts), width), fill, dtype=values.dtype)
+    out[np.arange(width) < counts[:, None]] = values
+    return out
+
+
+class Verifier:
+    """The equality rule over a plan: a function of plan and logits; it keeps nothing between steps.
+
+    Source: drafter-invariant sampling (Daliri, Musco, Suresh 2024) and, for trees, Gumbel-max list sampling (Rowan,
+    Phan, Khisti 2025).
+    """
+
+    def __init__(self, table: SamplingTable) -> None:
+        self._table = table
+
+    def verify(self, plan: Plan, output: TargetOutput) -> Outcome:
+        """Choose at every choice row, follow the drafts that equal the choices, cut at stops and limits."""
+        if not len(plan.emitters):
+            return Outcome.empty()
+        positions = plan.positions[plan.choice_rows] + 1
+        table_rows = np.array([request.row for request in plan.emitting], dtype=np.int64)
+        rows = self._table.gather(np.repeat(table_rows, plan.choice_counts), positions)
+        choice = sample(output.logits, rows)
+        chosen = _padded(choice.tokens.cpu().numpy(), plan.choice_counts, -1)
+        invalid = _padded(choice.invalid.cpu().numpy(), plan.choice_counts, False)
+        outcome = _follow(plan, chosen)
+        _cut(plan, outcome)
+        _cut_invalid(outcome, invalid)
+        _add_logprobs(plan, outcome, output.logits)
+        return outcome
+
+
+def _emitter_drafts(plan: Plan) -> tuple[np.ndarray, np.ndarray | None]:
+    """Draft tokens and parents by emitter; the decoding requests are the first emitters."""
+    num_other = len(plan.emitters) - plan.num_decoding
+    padding = ((0, num_other), (0, 0))
+    tokens = np.pad(plan.drafts.tokens, padding, constant_values=-1)
+    parents = plan.drafts.parents
+    return tokens, None if parents is None else np.pad(parents, padding, constant_values=-1)
+
+
+def _follow(plan: Plan, chosen: np.ndarray) -> Outcome:
+    tokens, parents = _emitter_drafts(plan)
+    if parents is None:
+        accepted = accept_chain(torch.from_numpy(tokens), torch.from_numpy(chosen)).numpy()
+        nodes = np.where(np.arange(tokens.shape[1]) < accepted[:, None], np.arange(tokens.shape[1]), -1)
+    else:
+        path = accept_tree(torch.from_numpy(tokens), torch.from_numpy(parents), torch.from_numpy(chosen))
+        accepted, nodes = path.num_accepted.numpy(), path.nodes.numpy()
+    rows = np.concatenate([np.zeros((len(chosen), 1), dtype=np.int64), nodes + 1], axis=1)
+    emitted = np.take_along_axis(chosen, rows, axis=1)
+    emitted[np.arange(emitted.shape[1]) > accepted[:, None]] = -1
+    return Outcome(emitted, accepted + 1, accepted, nodes)
+
+
+def _cut(plan: Plan, outcome: Outcome) -> None:
+    """End each run at the first stop token or at the request's limit, whichever comes first in token order."""
+    requests = plan.emitting
+    stop_ids = np.array(sorted(set().union(*(request.stop_ids for request in requests))), dtype=np.int64)
+    may_stop = np.isin(outcome.tokens, stop_ids).any(axis=1)
+    rooms = np.array([request.room for request in requests], dtype=np.int64)
+    for index in np.flatnonzero(may_stop | (outcome.num_emitted >= rooms)):
+        _cut_one(requests[index], outcome, int(index), int(rooms[index]))
+    outcome.num_accepted = np.minimum(outcome.num_accepted, outcome.num_emitted)
+
+
+def _cut_one(request: Request, outcome: Outcome, index: int, room: int) -> None:
+    run = outcome.tokens[index, : min(room, int(outcome.num_emitted[index]))]
+    stops = np.flatnonzero(np.isin(run, list(request.stop_ids)))
+    length = int(stops[0]) + 1 if len(stops) else len(run)
+    if len(stops):
+        token = int(run[stops[0]])
+        asked = token if token in request.params.stop_token_ids else None
+        outcome.finished[index] = (FinishReason.STOP, asked)
+    elif length == room:
+        outcome.finished[index] = (FinishReason.LENGTH, None)
+    outcome.tokens[index, length:] = -1
+    outcome.num_emitted[index] = length
+
+
+def _cut_invalid(outcome: Outcome, invalid: np.ndarray) -> None:
+    """End each run before the first row of the followed path that had no usable scores."""
+    if not invalid.any():
+        return
+    rows = np.concatenate([np.zeros((len(invalid), 1), dtype=np.int64), outcome.nodes + 1], axis=1)
+    on_path = np.arange(rows.shape[1]) < outcome.num_emitted[:, None]
+    bad = np.take_along_axis(invalid, rows, axis=1) & on_path
+    for index in np.flatnonzero(bad.any(axis=1)).tolist():
+        length = int(bad[index].argmax())
+        outcome.tokens[index, length:] = -1
+        outcome.num_emitted[index] = length
+        outcome.finished.pop(index, None)
+        outcome.invalid.append(index)
+    outcome.num_accepted = np.minimum(outcome.num_accepted, outcome.num_emitted)
+
+
+def _add_logprobs(plan: Plan, outcome: Outcome, logits: torch.Tensor) -> None:
+    first_rows = np.cumsum(plan.choice_counts) - plan.choice_counts
+    for index, request in enumerate(plan.emitting):
+        count = int(outcome.num_emitted[index])
+        if request.params.logprobs is None or not count:
+            continue
+        rows = first_rows[index] + np.concatenate([[0], outcome.nodes[index, : count - 1] + 1])
+        tokens = torch.from_numpy(outcome.tokens[index, :count]).to(logits.device)
+        outcome.logprobs[index] = _logprob_entries(
+            logits[torch.from_numpy(rows).to(logits.device)], tokens, request.params.logprobs
+        )
+
+
+def _logprob_entries(logits: torch.Tensor, tokens: torch.Tensor, top_n: int) -> list[dict[int, Logprob]]:
+    own, top_ids, top_logprobs = token_logprobs(logits, tokens, top_n)
+    entries = []
+    for token, logprob, ids, values in zip(
+        tokens.tolist(), own.tolist(), top_ids.tolist(), top_logprobs.tolist(), strict=True
+    ):
+        top = {i: Logprob(logprob=value, rank=rank) for rank, (i, value) in enumerate(zip(ids, values, strict=True), 1)}
+        entries.append(top if token in top else {token: Logprob(logprob=logprob)} | top)
+    return entries
