@@ -1,4 +1,4 @@
-"""The command line: ``paceline generate | demo | plugins | bench``."""
+"""The command line: ``paceline generate | demo | plugins | config | bench``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from paceline import __version__
 from paceline.api.errors import PacelineError
 from paceline.api.version import API_VERSION
 from paceline.bench.commands import app as bench_app
+from paceline.config.commands import ConfigFile
+from paceline.config.commands import app as config_app
+from paceline.config.sources import resolve
 from paceline.host.commands import app as plugins_app
 
 __all__ = ["app"]
@@ -27,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(plugins_app)
+app.add_typer(config_app)
 app.add_typer(bench_app)
 
 P = ParamSpec("P")
@@ -117,7 +121,10 @@ def _engine_options(pairs: list[str]) -> dict[str, Any]:
 @_clean_exit
 def generate(
     prompts: Annotated[list[str] | None, typer.Argument(help="Prompts; - reads standard input.")] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="Directory, hub id, .gguf file, or demo.")] = "demo",
+    config: ConfigFile = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Directory, hub id, .gguf file, or demo, which is the default.")
+    ] = None,
     prompts_file: Annotated[
         Path | None, typer.Option("--prompts", exists=True, dir_okay=False, help="File with one prompt per line.")
     ] = None,
@@ -133,7 +140,7 @@ def generate(
     top_k: Annotated[int, typer.Option(help="0 is off.")] = 0,
     min_p: Annotated[float, typer.Option(help="0 is off.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
-    numerics: Annotated[Numerics, typer.Option(help="exact: the same bits in any batch.")] = Numerics.FAST,
+    numerics: Annotated[Numerics | None, typer.Option(help="exact: the same bits in any batch.")] = None,
     engine_option: Annotated[
         list[str] | None,
         typer.Option(help="Any other field of the engine's configuration: key=value; may be repeated."),
@@ -152,18 +159,21 @@ def generate(
     """
     texts = _read_prompts(prompts or [], prompts_file)
     given = {
+        "model": model,
+        "numerics": numerics and str(numerics),
         "proposer": proposer,
         "proposer_options": _key_values(proposer_option or []) or None,
         "num_speculative_tokens": num_speculative_tokens,
     }
     options = _engine_options(engine_option or []) | {name: value for name, value in given.items() if value is not None}
+    settings = resolve(options, config)
     from paceline import LLM, SamplingParams  # torch comes with it: seconds that a wrong option must not cost
     from paceline.engine.chat import chat_prompt
 
     params = SamplingParams(
         temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, max_tokens=max_tokens
     )
-    with LLM(model, numerics=str(numerics), **options) as llm:
+    with LLM.from_config(settings.config) as llm:
         outputs = llm.generate([chat_prompt(llm.get_tokenizer(), text) for text in texts] if chat else texts, params)
     for text, output in zip(texts, outputs, strict=True):
         _print_output(text, output, as_json, alone=len(texts) == 1)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -19,9 +20,10 @@ __all__ = ["run_demo"]
 
 _PROMPTS = (
     "Why is the sky blue? Answer in two sentences.",
-    "Rename the variable total to result in this function and show the whole function:\n\n"
-    "def mean(values):\n    total = 0\n    for value in values:\n        total = total + value\n"
-    "    total = total / len(values)\n    return total",
+    "Summarize in two sentences: The bicycle is a human-powered vehicle with two wheels attached to a frame, one "
+    "behind the other. Bicycles were introduced in the 19th century in Europe. By the early 21st century, more than "
+    "one billion were in existence. Bicycles are the principal means of transport in many regions, and they are a "
+    "popular form of recreation.",
 )
 _WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("no speculation", {}),
@@ -92,7 +94,8 @@ def _run(console: Console, name: str, options: dict[str, Any], max_tokens: int, 
 
 
 def _table(runs: list[_Run]) -> Table:
-    table = Table("", "tokens/s", "target passes", "drafted", "accepted", "acceptance length", "draft s", "verify s")
+    """Tokens per second; passes of the target; draft tokens; mean acceptance length; time drafting and verifying."""
+    table = Table("", "tokens/s", "passes", "drafted", "accepted", "length", "draft s", "verify s", box=box.SIMPLE_HEAD)
     for run in runs:
         num_drafts = run.sum("num_drafts")
         length = f"{1 + run.sum('num_accepted_tokens') / num_drafts:.2f}" if num_drafts else "-"

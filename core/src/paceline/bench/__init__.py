@@ -1,0 +1,1 @@
+"""``paceline bench``: the same prompts through transformers and Paceline, measured and compared token for token."""

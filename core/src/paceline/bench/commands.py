@@ -1,0 +1,184 @@
+"""``paceline bench``: measurements and comparisons that can be repeated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from paceline.api.errors import PacelineError
+from paceline.bench.choices import key_values, parse_batches, parse_proposers
+
+if TYPE_CHECKING:
+    from paceline.bench.lineup import Contest
+    from paceline.bench.prompts import BenchPrompt
+
+__all__ = ["app"]
+
+app = typer.Typer(name="bench", help="Measure and compare engines on the same prompts.", no_args_is_help=True)
+
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+T = TypeVar("T")
+
+
+class Numerics(StrEnum):
+    """Whether results may differ in the last bit with the batch."""
+
+    FAST = "fast"
+    EXACT = "exact"
+
+
+Model = Annotated[str, typer.Option("--model", "-m", help="Directory, hub id, .gguf file, or demo.")]
+Proposers = Annotated[
+    list[str] | None,
+    typer.Option("--proposer", help='A proposer, with options: "NAME num_speculative_tokens=5 key=value". Repeatable.'),
+]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens to emit per request.")]
+PromptsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts", exists=True, dir_okay=False, help='JSON lines with "turns" and "category"; built-in if left out.'
+    ),
+]
+NumericsOption = Annotated[Numerics, typer.Option(help="Of Paceline; exact: the same bits in any batch.")]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on past the end token.")]
+EngineOptions = Annotated[
+    list[str] | None, typer.Option("--engine-option", help="Any other field of the engine's configuration: key=value.")
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write all of it as JSON.")]
+
+
+@app.command("compare")
+def compare_command(
+    model: Model = "demo",
+    proposer: Proposers = None,
+    batch: Annotated[str, typer.Option(help="Numbers of concurrent requests.")] = "1,4,16",
+    max_tokens: MaxTokens = 128,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured repetitions.")] = 5,
+    warmup: Annotated[int, typer.Option(min=0, help="Short repetitions before them, not measured.")] = 1,
+    prompts: PromptsFile = None,
+    prompts_per_kind: Annotated[int | None, typer.Option(min=1, help="Only the first so many of each kind.")] = None,
+    mixed: Annotated[bool, typer.Option("--mixed", help="All prompts as one kind, whose batches mix them.")] = False,
+    lookup_tokens: Annotated[
+        int, typer.Option(min=0, help="Draft length of transformers' prompt lookup; 0 leaves it out.")
+    ] = 5,
+    numerics: NumericsOption = Numerics.FAST,
+    ignore_eos: IgnoreEos = False,
+    engine_option: EngineOptions = None,
+    output: Output = None,
+) -> None:
+    """Compare transformers' generate with Paceline, without speculation and with each proposer, in interleaved rounds.
+
+    Everything is greedy and runs in this process, one engine at a time, each loaded once; only generating is timed.
+    No KV is shared between runs. Threads: OMP_NUM_THREADS.
+
+    Example:
+
+      paceline bench compare --proposer "ngram num_speculative_tokens=5" --batch 1,16 --rounds 3 -o result.json
+    """
+    batches = _parsed("--batch", parse_batches, batch)
+    with _clean_exit():
+        contest = _contest(model, proposer, engine_option, numerics, ignore_eos)
+        _check_output(output)
+        from paceline.bench.compare import PromptChoice, compare
+        from paceline.bench.progress import bench_progress
+        from paceline.bench.rounds import Schedule
+        from paceline.bench.tables import print_comparison, report_console
+
+        choice = PromptChoice(_prompts(prompts), prompts_per_kind, mixed)
+        with bench_progress() as progress:
+            result = compare(contest, choice, Schedule(batches, max_tokens, rounds, warmup), lookup_tokens, progress)
+        _write(output, result.to_json())
+        print_comparison(report_console(), result)
+
+
+@app.command("agreement")
+def agreement_command(
+    model: Model = "demo",
+    proposer: Proposers = None,
+    num_prompts: Annotated[int, typer.Option(min=1, help="Prompts, mixed over the kinds, all run at once.")] = 16,
+    max_tokens: MaxTokens = 128,
+    temperature: Annotated[float, typer.Option(min=0.01, help="Of the sampled outputs.")] = 0.8,
+    seed: Annotated[int, typer.Option(min=0, help="The prompts' seeds are derived from it.")] = 0,
+    near_tie: Annotated[float, typer.Option(min=0.0, help="Scores no further apart may swap places.")] = 1e-3,
+    prompts: PromptsFile = None,
+    numerics: NumericsOption = Numerics.FAST,
+    ignore_eos: IgnoreEos = False,
+    engine_option: EngineOptions = None,
+    output: Output = None,
+) -> None:
+    """Compare outputs token for token: proposers with no speculation, greedy and sampled, and both with transformers.
+
+    Each first difference is shown with the gap of the best two scores there. Fails if one is no near tie.
+
+    Example:
+
+      paceline bench agreement --proposer ngram --numerics exact --temperature 0.8 --seed 1
+    """
+    with _clean_exit():
+        contest = _contest(model, proposer, engine_option, numerics, ignore_eos)
+        _check_output(output)
+        from paceline.bench.agreement import AgreementPlan, agree
+        from paceline.bench.progress import bench_progress
+        from paceline.bench.prompts import mixed_texts
+        from paceline.bench.tables import print_agreement, report_console
+
+        texts = mixed_texts(_prompts(prompts))[:num_prompts]
+        with bench_progress() as progress:
+            result = agree(contest, AgreementPlan(texts, max_tokens, temperature, seed, near_tie), progress)
+        _write(output, result.to_json())
+        print_agreement(report_console(), result)
+    if not result.is_lossless:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@contextmanager
+def _clean_exit() -> Iterator[None]:
+    """Errors of the user's end as one line on stderr, Ctrl-C without a traceback."""
+    try:
+        yield
+    except PacelineError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_FAILED) from error
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _parsed(option: str, parse: Callable[[Any], T], value: Any) -> T:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _contest(
+    model: str, proposers: Sequence[str] | None, engine_options: Sequence[str] | None, numerics: str, ignore_eos: bool
+) -> Contest:
+    chosen = _parsed("--proposer", parse_proposers, proposers or ())
+    options = _parsed("--engine-option", key_values, engine_options or ())
+    from paceline.bench.lineup import Contest
+
+    return Contest(model, chosen, options, str(numerics), ignore_eos)
+
+
+def _check_output(output: Path | None) -> None:
+    """Before minutes of work, not after."""
+    if output is not None and not output.parent.is_dir():
+        raise typer.BadParameter(f'there is no folder "{output.parent}"', param_hint="--output")
+
+
+def _prompts(file: Path | None) -> list[BenchPrompt]:
+    from paceline.bench.prompts import built_in_prompts, read_prompts
+
+    return built_in_prompts() if file is None else read_prompts(file)
+
+
+def _write(output: Path | None, record: dict[str, Any]) -> None:
+    if output is not None:
+        output.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
