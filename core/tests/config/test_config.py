@@ -35,7 +35,7 @@ def test_unknown_name_is_refused_with_the_nearest():
         ({"max_num_seqs": 0}, 'option "max_num_seqs" = 0: Input should be greater than or equal to 1'),
         ({"numerics": "exakt"}, "option \"numerics\" = 'exakt': Input should be 'fast' or 'exact'"),
         ({"dtype": "int8"}, "option \"dtype\" = 'int8': Input should be 'auto', 'float32'"),
-        ({"enable_chunked_prefill": False}, 'option "enable_chunked_prefill" = False: Input should be True'),
+        ({"enable_chunked_prefill": False}, 'option "enable_chunked_prefill" = False is refused: prompts are always'),
         ({"seed": -1}, 'option "seed" = -1: Input should be greater than or equal to 0'),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens = 32 is less than max_num_seqs ="),
         ({"num_gpu_blocks_override": 8, "kv_cache_memory_bytes": 9}, "both give the KV size; give one"),

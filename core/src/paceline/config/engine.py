@@ -1,23 +1,16 @@
-"""The engine's configuration. Unknown names are refused with the nearest known one."""
+"""``EngineConfig``: everything that an engine is made from. Unknown names are refused with the nearest known one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from paceline.api.errors import PacelineError, did_you_mean
+from paceline.config.errors import ConfigError
 from paceline.host.options import CheckedModel
 from paceline.host.selection import Selection
 
-__all__ = ["ConfigError", "EngineConfig", "PluginChoice", "engine_config"]
-
-
-class ConfigError(PacelineError):
-    """A value of the engine's configuration is not valid."""
-
-    code = "PACELINE-E101"
+__all__ = ["EngineConfig", "PluginChoice"]
 
 
 class PluginChoice(CheckedModel):
@@ -39,7 +32,22 @@ def _as_choice(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-PluginChoices = tuple[Annotated[PluginChoice, BeforeValidator(_as_choice)], ...]
+def _dtype_name(dtype: object) -> object:
+    """``half`` and ``float`` by their full names, and a ``torch.dtype`` by its name without importing torch."""
+    name = str(dtype).removeprefix("torch.")
+    return {"half": "float16", "float": "float32"}.get(name, name)
+
+
+def _without_none(name: object) -> object:
+    return None if name == "none" else name
+
+
+PluginChoices = tuple[
+    Annotated[PluginChoice, BeforeValidator(_as_choice, json_schema_input_type=str | PluginChoice)], ...
+]
+DtypeName = Literal["auto", "float32", "float16", "bfloat16"]
+Dtype = Annotated[DtypeName, BeforeValidator(_dtype_name, json_schema_input_type=DtypeName | Literal["half", "float"])]
+ProposerName = Annotated[Annotated[str, Field(min_length=1)] | None, BeforeValidator(_without_none)]
 
 
 class EngineConfig(CheckedModel):
@@ -50,7 +58,7 @@ class EngineConfig(CheckedModel):
         tokenizer: Where the tokenizer lies, if not with the model.
         revision: Branch, tag or commit on the hub.
         trust_remote_code: Whether code that comes with the model may run.
-        dtype: Dtype of the weights; ``"auto"`` = the checkpoint's own.
+        dtype: Dtype of the weights; ``"auto"`` = the checkpoint's own, float32 on CPU.
         device: Device string; ``"auto"`` = CUDA where there is one.
         numerics: ``"fast"``, or ``"exact"`` for results that no batch, chunking or cache hit changes by a bit.
         max_model_len: Longest sequence in tokens; ``None`` = the model's.
@@ -63,7 +71,7 @@ class EngineConfig(CheckedModel):
         enable_prefix_caching: Whether KV is shared between requests.
         enable_chunked_prefill: Always true: prompts are computed in chunks.
         seed: Makes the seeds of requests without one reproducible.
-        proposer: Name of the proposer; ``None`` = no speculation.
+        proposer: Name of the proposer; ``None`` or ``"none"`` = no speculation.
         num_speculative_tokens: Most draft tokens for each request and step; ``None`` = 5, or what the proposer gives.
         proposer_options: Options of the proposer.
         eviction_policy: Name of the eviction policy.
@@ -81,7 +89,7 @@ class EngineConfig(CheckedModel):
     tokenizer: str | None = None
     revision: str | None = None
     trust_remote_code: bool = False
-    dtype: Literal["auto", "float32", "float16", "bfloat16", "float", "half"] = "auto"
+    dtype: Dtype = "auto"
     device: str = "auto"
     numerics: Literal["fast", "exact"] = "fast"
     max_model_len: int | None = Field(default=None, ge=1)
@@ -94,7 +102,7 @@ class EngineConfig(CheckedModel):
     enable_prefix_caching: bool = True
     enable_chunked_prefill: Literal[True] = True
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    proposer: str | None = Field(default=None, min_length=1)
+    proposer: ProposerName = None
     num_speculative_tokens: int | None = Field(default=None, ge=1)
     proposer_options: dict[str, Any] = Field(default_factory=dict)
     eviction_policy: str = Field(default="lru", min_length=1)
@@ -136,65 +144,3 @@ class EngineConfig(CheckedModel):
         if self.proposer is not None:
             named.append(Selection("proposer", self.proposer, self.proposer_options))
         return named
-
-
-def engine_config(model: str, **kwargs: Any) -> EngineConfig:
-    """Build a configuration from keyword arguments, those of other engines' front ends included.
-
-    ``speculative_config={"method": M, "num_speculative_tokens": n, ...}`` names the proposer ``M``; its other keys
-    are the proposer's options. The older form is ``speculative_model="[M]", num_speculative_tokens=n``, where every
-    keyword that begins with ``M_`` is passed to the proposer as it is.
-
-    Raises:
-        ConfigError: for what is unknown, out of bounds, or given twice.
-    """
-    values = dict(kwargs)
-    if values.get("speculative_config") is not None and values.get("speculative_model") is not None:
-        raise ConfigError("speculative_config and speculative_model both name a proposer; give one")
-    values = _with_speculative_config(values, values.pop("speculative_config", None))
-    values = _with_speculative_model(values, values.pop("speculative_model", None))
-    return EngineConfig(model=model, **_with_prefixed_options(values))
-
-
-def _with_speculative_config(values: dict[str, Any], config: object) -> dict[str, Any]:
-    if config is None:
-        return values
-    if not isinstance(config, Mapping):
-        raise ConfigError(f'speculative_config = {config!r} is not a mapping such as {{"method": "NAME"}}')
-    options = dict(config)
-    method = options.pop("method", None)
-    if not isinstance(method, str):
-        near = next((did_you_mean(key, ["method"]) for key in config if "did" in did_you_mean(key, ["method"])), "")
-        raise ConfigError(f'speculative_config needs "method", the name of a proposer; it has {config!r}{near}')
-    named: dict[str, Any] = {"proposer": method, "proposer_options": options}
-    if "num_speculative_tokens" in options:
-        named["num_speculative_tokens"] = options.pop("num_speculative_tokens")
-    return _merged(values, named, "speculative_config")
-
-
-def _with_speculative_model(values: dict[str, Any], name: object) -> dict[str, Any]:
-    if name is None:
-        return values
-    if not (isinstance(name, str) and name.startswith("[") and name.endswith("]")):
-        raise ConfigError(
-            f'speculative_model = {name!r} is not a proposer\'s name in brackets, such as "[NAME]"; to draft with a '
-            f'model use speculative_config={{"method": NAME, "model": {name!r}, "num_speculative_tokens": n}}'
-        )
-    return _merged(values, {"proposer": name[1:-1]}, "speculative_model")
-
-
-def _merged(values: dict[str, Any], named: dict[str, Any], source: str) -> dict[str, Any]:
-    twice = sorted(values.keys() & named.keys())
-    if twice:
-        raise ConfigError(f"{', '.join(twice)} is given beside {source}, which says it too; give one")
-    return values | named
-
-
-def _with_prefixed_options(values: dict[str, Any]) -> dict[str, Any]:
-    proposer = values.get("proposer")
-    if not isinstance(proposer, str):
-        return values
-    known = EngineConfig.model_fields.keys()
-    prefixed = {key: value for key, value in values.items() if key.startswith(f"{proposer}_") and key not in known}
-    rest = {key: value for key, value in values.items() if key not in prefixed}
-    return rest | {"proposer_options": {**values.get("proposer_options", {}), **prefixed}}
