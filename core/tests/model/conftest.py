@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     LlamaConfig,
     MistralConfig,
@@ -50,9 +51,74 @@ ARCHITECTURES: dict[str, PretrainedConfig] = {
 }
 
 
+def llama_with_rope(**rope: Any) -> PretrainedConfig:
+    return LlamaConfig(**TINY_SIZES, rope_parameters={"rope_theta": 10000.0, **rope})
+
+
+NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+OPT_SIZES = {
+    **NO_SPECIAL_TOKENS,
+    "vocab_size": 512,
+    "hidden_size": 72,
+    "ffn_dim": 144,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "init_std": 0.1,
+}
+GPT2_SIZES = {
+    **NO_SPECIAL_TOKENS,
+    "vocab_size": 512,
+    "n_embd": 72,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 512,
+    "initializer_range": 0.1,
+}
+LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+GEMMA_SIZES = {**TINY_SIZES, "head_dim": 24, "sliding_window": 9, "query_pre_attn_scalar": 7}
+MOE_SIZES = {**TINY_SIZES, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
+GPT_OSS_ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+
+# Those in which something beyond a Llama is computed. Head sizes: 18 for GPT-2 and OPT, 24 for Gemma and Qwen3-MoE.
+BREADTH: dict[str, PretrainedConfig] = {
+    "gemma2": AutoConfig.for_model("gemma2", **GEMMA_SIZES, attn_logit_softcapping=1.5, final_logit_softcapping=2.0),
+    "gemma3": AutoConfig.for_model(
+        "gemma3_text", **GEMMA_SIZES, layer_types=["sliding_attention", "full_attention"], final_logit_softcapping=2.0
+    ),
+    "phi3": AutoConfig.for_model("phi3", **TINY_SIZES, sliding_window=9),
+    "gpt2": AutoConfig.for_model("gpt2", **GPT2_SIZES, scale_attn_by_inverse_layer_idx=True),
+    "opt": AutoConfig.for_model("opt", **OPT_SIZES),
+    "opt_projected": AutoConfig.for_model("opt", **OPT_SIZES, word_embed_proj_dim=40, do_layer_norm_before=False),
+    "mixtral": AutoConfig.for_model("mixtral", **TINY_SIZES, num_local_experts=4, num_experts_per_tok=2),
+    "qwen2_moe": AutoConfig.for_model("qwen2_moe", **MOE_SIZES, num_experts=6, shared_expert_intermediate_size=56),
+    "qwen3_moe": AutoConfig.for_model("qwen3_moe", **MOE_SIZES, num_experts=6, head_dim=24, norm_topk_prob=True),
+    "gpt_oss": AutoConfig.for_model(
+        "gpt_oss",
+        **TINY_SIZES,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        head_dim=16,
+        sliding_window=9,
+        rope_parameters=GPT_OSS_ROPE,
+    ),
+    "granite": AutoConfig.for_model("granite", **TINY_SIZES, logits_scaling=8.0, embedding_multiplier=3.0),
+    "llama_linear": llama_with_rope(rope_type="linear", factor=4.0),
+    "llama_yarn": llama_with_rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=128),
+    "llama_llama3": llama_with_rope(rope_type="llama3", factor=8.0, **LLAMA3_ROPE),
+}
+ARCHITECTURES |= BREADTH
+
+
 def save_tiny(config: PretrainedConfig, folder: Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Biases, norms and sinks begin as constants, under which a missing one would not show.
+            if parameter.dim() == 1 or parameter.std() == 0:
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+    model.save_pretrained(folder)
     return folder
 
 
@@ -92,6 +158,12 @@ def make_sequences(loaded: LoadedModel, taps: tuple[int | str, ...] = (), num_se
     tables = np.random.default_rng(0).permutation(num_seqs * blocks_per_seq).reshape(num_seqs, blocks_per_seq)
     ops = select_ops(loaded.numerics, loaded.device)
     return Sequences(ModelRunner(loaded, layers, ops, taps), block_size, tables)
+
+
+@pytest.fixture(params=BREADTH)
+def breadth(request: pytest.FixtureRequest) -> str:
+    """The name of each architecture in which something beyond a Llama is computed, in turn."""
+    return request.param
 
 
 @pytest.fixture(scope="session")

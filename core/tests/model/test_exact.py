@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 from transformers import LlamaConfig
+from transformers.pytorch_utils import Conv1D
 
+from paceline.model.experts import ExactExperts
 from paceline.model.loading import load_model
-from paceline.ops.exact import ExactElementwise, ExactLinear
+from paceline.ops.exact import ExactLinear, NumericsError
 
 NAMES = ["llama", "llama_tied", "qwen2_window", "qwen3", "mistral_window"]
 NUM_TOKENS = 90
@@ -61,6 +63,35 @@ def test_rows_keep_their_bits(name, tiny_model, sequences):
     assert_rows_keep_their_bits(tiny_model(name, "exact"), sequences)
 
 
+def test_rows_keep_their_bits_in_every_architecture(breadth, tiny_model, sequences):
+    assert_rows_keep_their_bits(tiny_model(breadth, "exact"), sequences)
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "qwen2_moe", "gemma2"])
+def test_rows_keep_their_bits_with_threads(name, tiny_path, sequences, three_threads):
+    assert_rows_keep_their_bits(load_model(str(tiny_path(name)), numerics="exact"), sequences)
+
+
+class Mixer(nn.Module):
+    """A product of matrices that is no linear layer."""
+
+    def forward(self, x):
+        return x @ torch.eye(x.shape[-1])
+
+
+class TwoTensors(nn.Module):
+    def forward(self, x):
+        return torch.pow(x.abs(), torch.full_like(x, 1.5))
+
+
+@pytest.mark.parametrize(("module", "words"), [(Mixer(), '"matmul" outside of'), (TwoTensors(), '"pow" on two')])
+def test_what_has_no_exact_body_is_refused(module, words, tiny_path, sequences):
+    loaded = load_model(str(tiny_path("llama")), numerics="exact")
+    loaded.model.model.layers[0].mlp.act_fn = module
+    with pytest.raises(NumericsError, match=rf'E320: exact numerics: the model calls {words}.*numerics="fast"'):
+        sequences(loaded).run([(0, 0, [1, 2, 3])])
+
+
 @pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
 def test_rows_keep_their_bits_with_awkward_widths_and_threads(
     activation, tiny_sizes, save_checkpoint, tmp_path, sequences, three_threads
@@ -76,11 +107,14 @@ def test_fast_numerics_do_not_keep_them(tiny_model, sequences):
         assert_rows_keep_their_bits(tiny_model("llama"), sequences)
 
 
-def test_every_linear_and_activation_is_replaced(tiny_model):
-    modules = list(tiny_model("llama_tied", "exact").model.modules())
-    assert not [module for module in modules if isinstance(module, nn.Linear)]
-    assert sum(isinstance(module, ExactLinear) for module in modules) == 2 * 7 + 1
-    assert sum(isinstance(module, ExactElementwise) for module in modules) == 2
+@pytest.mark.parametrize(
+    ("name", "num_linears", "num_experts"), [("llama_tied", 2 * 7 + 1, 0), ("gpt2", 2 * 4 + 1, 0), ("mixtral", 9, 2)]
+)
+def test_every_matrix_is_replaced(name, num_linears, num_experts, tiny_model):
+    modules = list(tiny_model(name, "exact").model.modules())
+    assert not [module for module in modules if isinstance(module, nn.Linear | Conv1D)]
+    assert sum(isinstance(module, ExactLinear) for module in modules) == num_linears
+    assert sum(isinstance(module, ExactExperts) for module in modules) == num_experts
 
 
 def test_no_rows_need_no_logits(tiny_model, sequences):

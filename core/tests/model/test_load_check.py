@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
-from transformers import AutoConfig, GptOssConfig, LlamaConfig
+from transformers import AttentionInterface, AutoConfig, LlamaConfig
 
-from paceline.model import architecture
+from paceline.model import architecture, bridge
 from paceline.model.bridge import ATTENTION_NAME
 from paceline.model.errors import LoadCheckError, UnsupportedModelError
 from paceline.model.load_check import check_model
 from paceline.model.loading import load_model
+from paceline.model.runner import ModelRunner
 from paceline.ops.select import Ops, select_ops
 
 MAX_MODEL_LEN = 500
@@ -32,6 +34,11 @@ def test_sound_models_pass(name, numerics, tiny_model):
     loaded = tiny_model(name, numerics)
     check(loaded)
     assert loaded.model.config._attn_implementation == ATTENTION_NAME
+
+
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+def test_every_architecture_passes(breadth, numerics, tiny_model):
+    check(tiny_model(breadth, numerics))
 
 
 @pytest.mark.parametrize("max_model_len", [2, 3, 15, 37])
@@ -62,8 +69,8 @@ def test_scales_that_follow_the_batch_are_refused(fresh):
 
 
 def test_rope_that_follows_the_longest_sequence_is_refused(tiny_sizes, save_checkpoint, tmp_path, monkeypatch):
-    """The mate's position alone must betray it, once the refusal by configuration is taken away."""
-    monkeypatch.setattr("paceline.model.loading.refuse_unsupported_config", lambda config, name: None)
+    """The mate's position alone must betray it, once it is no longer fixed."""
+    monkeypatch.setattr("paceline.model.loading.fix_rope", lambda model, config, num_positions: None)
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     sizes = tiny_sizes | {"max_position_embeddings": 128}
     loaded = load_model(str(save_checkpoint(LlamaConfig(**sizes, rope_parameters=rope), tmp_path)))
@@ -72,13 +79,17 @@ def test_rope_that_follows_the_longest_sequence_is_refused(tiny_sizes, save_chec
         check(loaded)
 
 
+class Leaky(nn.Module):
+    """Lets a trace of the other rows in: within tolerance, but not in the bits."""
+
+    def forward(self, x):
+        return nn.functional.silu(x) + 1e-6 * x.mean()
+
+
 def test_exact_numerics_refuse_what_fast_numerics_allow(fresh):
-    """A plain linear among the exact ones: right within tolerance, but its bits follow the number of rows."""
     loaded = fresh(numerics="exact")
     for layer in loaded.model.model.layers:
-        exact = layer.mlp.down_proj
-        layer.mlp.down_proj = nn.Linear(exact.in_features, exact.out_features, bias=False)
-        layer.mlp.down_proj.weight.data = exact.weight_io.data.t().contiguous()
+        layer.mlp.act_fn = Leaky()
     with pytest.raises(LoadCheckError, match=r'"exact" numerics: a prompt .*allowed is 0; .*numerics="fast"'):
         check(loaded)
     loaded.numerics = "fast"
@@ -95,8 +106,8 @@ def test_wrong_positions_of_keys_are_refused(fresh):
     """An attention body that sees one key too few."""
     right = select_ops("fast", "cpu").attention
 
-    def short_sighted(q, k_cache, v_cache, batch, scale, window):
-        return right(q, k_cache, v_cache, batch, scale, 40)
+    def short_sighted(q, k_cache, v_cache, batch, scale, window, **scoring):
+        return right(q, k_cache, v_cache, batch, scale, 40, **scoring)
 
     loaded = fresh()
     with pytest.raises(LoadCheckError, match="the paged forward and the model's own differ"):
@@ -110,23 +121,34 @@ def test_nan_is_refused(fresh):
         check(loaded)
 
 
-def test_an_lm_head_that_is_not_the_whole_end_is_refused(tiny_sizes, save_checkpoint, tmp_path):
-    """Granite divides its logits after the LM head."""
-    config = AutoConfig.for_model("granite", **tiny_sizes, logits_scaling=8.0)
-    with pytest.raises(LoadCheckError, match="the final hidden states, projected, and the logits differ"):
-        check(load_model(str(save_checkpoint(config, tmp_path))))
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("logits", "the final hidden states, projected, and the logits"),
+        ("embed", "the embeddings and the hidden states"),
+    ],
+)
+def test_ends_without_the_scaling_of_the_model_are_refused(end, words, fresh, monkeypatch):
+    """Granite scales its embeddings and its logits."""
+    plain = {
+        "logits": lambda self, hidden: self._model.get_output_embeddings()(hidden),
+        "embed": lambda self, ids: self._model.get_input_embeddings()(ids),
+    }
+    monkeypatch.setattr(ModelRunner, end, torch.inference_mode()(plain[end]))
+    with pytest.raises(LoadCheckError, match=f"{words}.* differ"):
+        check(fresh("granite"))
 
 
-def test_embeddings_that_are_not_the_whole_beginning_are_refused(tiny_sizes, save_checkpoint, tmp_path):
-    config = AutoConfig.for_model("granite", **tiny_sizes, embedding_multiplier=8.0)
-    with pytest.raises(LoadCheckError, match="the embeddings and the hidden states entering layer 0 differ"):
-        check(load_model(str(save_checkpoint(config, tmp_path))))
-
-
-def test_attention_with_sinks_is_refused(tiny_sizes, save_checkpoint, tmp_path):
-    config = GptOssConfig(**tiny_sizes, head_dim=16, num_local_experts=2, num_experts_per_tok=1, sliding_window=16)
-    with pytest.raises(UnsupportedModelError, match=r'E302: GptOssAttention asks its attention for "s_aux"'):
-        check(load_model(str(save_checkpoint(config, tmp_path))))
+@pytest.mark.parametrize("keyword", ["position_bias", "head_mask"])
+def test_attention_with_arithmetic_that_is_not_there_is_refused(keyword, fresh):
+    loaded = fresh()
+    attend = bridge.paged_attention_forward
+    AttentionInterface.register(ATTENTION_NAME, lambda *args, **kw: attend(*args, **kw, **{keyword: 1.0}))
+    try:
+        with pytest.raises(UnsupportedModelError, match=rf'E302: LlamaAttention asks its attention for "{keyword}"'):
+            check(loaded)
+    finally:
+        bridge.register()
 
 
 def test_a_model_that_drops_keywords_is_refused(fresh, monkeypatch):

@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, LlamaConfig, MambaConfig, PreTrainedTokenizerFast, T5Config
+from transformers import AutoConfig, MambaConfig, PreTrainedTokenizerFast, T5Config
 from transformers.utils import logging as transformers_logging
 
 from paceline.model import loading
+from paceline.model.device import resolve_device, resolve_dtype
 from paceline.model.errors import (
     CheckpointError,
     DeviceError,
@@ -21,7 +22,7 @@ from paceline.model.errors import (
     RemoteCodeError,
     UnsupportedModelError,
 )
-from paceline.model.loading import load_model, resolve_device, resolve_dtype
+from paceline.model.loading import load_model
 from paceline.ops.exact import NumericsError
 
 
@@ -168,8 +169,15 @@ def test_unknown_architecture(checkpoint):
         (MambaConfig(), 'layers of type "linear_attention"; served are: full_attention'),
         (AutoConfig.for_model("rwkv"), "keeps recurrent state, which is not a paged KV cache"),
         (AutoConfig.for_model("gpt_neo"), "GPTNeoForCausalLM, which does not send its attention"),
+        (AutoConfig.for_model("bart"), "is an encoder-decoder model"),
+        (AutoConfig.for_model("jamba"), "has layers of type|keeps recurrent state"),
+        (AutoConfig.for_model("recurrent_gemma"), "has layers of type|keeps recurrent state"),
+        (AutoConfig.for_model("falcon_h1"), "has layers of type|keeps recurrent state"),
+        (AutoConfig.for_model("qwen3_next"), 'layers of type "linear_attention"'),
+        (AutoConfig.for_model("llama4_text"), 'layers of type "chunked_attention"'),
+        (AutoConfig.for_model("bloom"), "BloomForCausalLM, which does not send its attention"),
     ],
-    ids=["t5", "mamba", "rwkv", "gpt_neo"],
+    ids=lambda value: getattr(value, "model_type", ""),
 )
 def test_refused_before_weights_are_read(config, words, tmp_path):
     config.save_pretrained(tmp_path)
@@ -178,29 +186,23 @@ def test_refused_before_weights_are_read(config, words, tmp_path):
         load_model(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "rope",
-    [
-        {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
-        {
-            "rope_type": "longrope",
-            "short_factor": [1.0] * 8,
-            "long_factor": [2.0] * 8,
-            "original_max_position_embeddings": 64,
-            "rope_theta": 10000.0,
-        },
-    ],
-    ids=["dynamic", "longrope"],
-)
-def test_rope_that_follows_the_batch_is_refused(rope, tiny_sizes, save_checkpoint, tmp_path):
-    folder = save_checkpoint(LlamaConfig(**tiny_sizes, rope_parameters=rope), tmp_path)
-    with pytest.raises(UnsupportedModelError, match=rf'E302.*RoPE of type "{rope["rope_type"]}".*batch-mates.*yarn'):
-        load_model(str(folder))
+def test_sharded_and_bfloat16_checkpoints(tiny_path, tmp_path):
+    whole = load_model(str(tiny_path("llama")), dtype="bfloat16")
+    whole.model.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+    sharded = load_model(str(tmp_path), dtype="bfloat16")
+    assert sharded.weights_fingerprint == whole.weights_fingerprint
+    widened = load_model(str(tmp_path))
+    assert widened.dtype == torch.float32
+    assert torch.equal(widened.model.lm_head.weight, whole.model.lm_head.weight.float())
 
 
-def test_rope_with_fixed_factors_is_served(tiny_sizes, save_checkpoint, tmp_path):
-    rope = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 10000.0, "original_max_position_embeddings": 256}
-    assert load_model(str(save_checkpoint(LlamaConfig(**tiny_sizes, rope_parameters=rope), tmp_path))).vocab_size == 512
+def test_a_missing_shard(tiny_path, tmp_path):
+    load_model(str(tiny_path("llama"))).model.save_pretrained(tmp_path, max_shard_size="100KB")
+    sorted(tmp_path.glob("*.safetensors"))[1].unlink()
+    with pytest.raises(CheckpointError, match=r"E305.*(cannot be read|lacks)"):
+        load_model(str(tmp_path))
 
 
 def test_own_code_needs_leave(checkpoint):

@@ -84,13 +84,26 @@ class World:
         return [table[entry // self.block_size] * self.block_size + entry % self.block_size for entry in entries]
 
     def expected(
-        self, q: torch.Tensor, seqs: list[Seq], tables: list[list[int]], window: int | None = None
+        self,
+        q: torch.Tensor,
+        seqs: list[Seq],
+        tables: list[list[int]],
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         rows = [(seq, table, row) for seq, table in zip(seqs, tables, strict=True) for row in seq.rows]
-        return torch.stack([self._row(q[t], *rows[t], window) for t in range(len(rows))])
+        return torch.stack([self._row(q[t], *rows[t], window, softcap, sinks) for t in range(len(rows))])
 
     def _row(
-        self, q: torch.Tensor, seq: Seq, table: list[int], row: tuple[int, list[int]], window: int | None
+        self,
+        q: torch.Tensor,
+        seq: Seq,
+        table: list[int],
+        row: tuple[int, list[int]],
+        window: int | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         entries = [*range(row[0]), *row[1]]
         lowest = max(seq.first, 0 if window is None else len(entries) - window)
@@ -99,7 +112,11 @@ class World:
         keys = self.k.double().flatten(0, 1)[slots].repeat_interleave(group, dim=1)
         values = self.v.double().flatten(0, 1)[slots].repeat_interleave(group, dim=1)
         scores = torch.einsum("hd,lhd->hl", q.double(), keys) * self.scale
-        return torch.einsum("hl,lhd->hd", scores.softmax(-1), values)
+        if softcap is not None:
+            scores = softcap * (scores / softcap).tanh()
+        weights = scores.exp()
+        total = weights.sum(-1) + (0 if sinks is None else sinks.double().exp())
+        return torch.einsum("hl,lhd->hd", weights / total.unsqueeze(-1), values)
 
 
 @pytest.fixture

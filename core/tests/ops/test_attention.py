@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from paceline.ops import attention
 from paceline.ops.attention import paged_attention
 from paceline.ops.batch import AttentionBatch
 from paceline.ops.exact_attention import ExactAttention
@@ -12,15 +13,25 @@ BODIES = [paged_attention, ExactAttention()]
 body = pytest.mark.parametrize("attend", BODIES, ids=["fast", "exact"])
 
 
-def compare(world, seqs, attend, window=None, tolerance=2e-5):
+def compare(world, seqs, attend, window=None, tolerance=2e-5, **scoring):
     tables = world.tables(seqs)
     batch = world.batch(seqs, tables)
     q = world.queries(batch.num_rows)
-    out = attend(q, world.k, world.v, batch, world.scale, window)
+    out = attend(q, world.k, world.v, batch, world.scale, window, **scoring)
     assert out.dtype == world.dtype and out.shape == (batch.num_rows, world.heads, world.value_size)
-    torch.testing.assert_close(
-        out.double(), world.expected(q, seqs, tables, window), atol=tolerance, rtol=tolerance, equal_nan=False
-    )
+    expected = world.expected(q, seqs, tables, window, **scoring)
+    torch.testing.assert_close(out.double(), expected, atol=tolerance, rtol=tolerance, equal_nan=False)
+
+
+def scoring_of(world, softcap, has_sinks):
+    """Sinks around the size of the largest scores, so that they take a large share."""
+    sinks = torch.linspace(-1, 4, world.heads, dtype=world.dtype) if has_sinks else None
+    return {"softcap": softcap, "sinks": sinks}
+
+
+soft_caps_and_sinks = pytest.mark.parametrize(
+    ("softcap", "has_sinks"), [(0.7, False), (None, True), (1.5, True)], ids=["softcap", "sinks", "both"]
+)
 
 
 @body
@@ -39,6 +50,47 @@ def test_head_layouts(make_world, mixed, attend, heads, kv_heads):
 @pytest.mark.parametrize("block_size", [1, 3, 16, 64])
 def test_block_sizes(make_world, mixed, attend, block_size):
     compare(make_world(block_size=block_size, num_blocks=4000 // block_size), mixed(), attend)
+
+
+@body
+@soft_caps_and_sinks
+@pytest.mark.parametrize("window", [None, 3, 70])
+def test_soft_caps_and_sinks(make_world, mixed, attend, softcap, has_sinks, window):
+    world = make_world(heads=6, kv_heads=2, key_size=24, value_size=40)
+    compare(world, mixed(), attend, window, **scoring_of(world, softcap, has_sinks))
+
+
+@body
+def test_sinks_far_from_the_scores_take_all_or_nothing(make_world, mixed, attend):
+    world = make_world(heads=4, kv_heads=2)
+    compare(world, mixed(), attend, sinks=torch.tensor([-300.0, 300.0, 300.0, -300.0]))
+
+
+@soft_caps_and_sinks
+def test_pieces_of_long_chunks_do_not_matter(make_world, mixed, softcap, has_sinks, monkeypatch):
+    world = make_world()
+    monkeypatch.setattr(attention, "_MAX_SCORES", 6 * 90)
+    compare(world, mixed(), paged_attention, 20, **scoring_of(world, softcap, has_sinks))
+
+
+@body
+def test_layers_of_one_step_may_differ_in_scoring(make_world, mixed, attend):
+    world, seqs = make_world(), mixed()
+    tables = world.tables(seqs)
+    batch = world.batch(seqs, tables)
+    for softcap, has_sinks in ((None, False), (2.0, False), (None, True), (None, False), (0.5, True)):
+        scoring = scoring_of(world, softcap, has_sinks)
+        q = world.queries(batch.num_rows)
+        out = attend(q, world.k, world.v, batch, world.scale, **scoring)
+        torch.testing.assert_close(out.double(), world.expected(q, seqs, tables, **scoring), atol=2e-5, rtol=2e-5)
+
+
+@soft_caps_and_sinks
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_fast_soft_caps_and_sinks_take_any_float(make_world, mixed, dtype, softcap, has_sinks):
+    world = make_world(dtype=dtype)
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-2
+    compare(world, mixed(), paged_attention, tolerance=tolerance, **scoring_of(world, softcap, has_sinks))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -109,8 +161,10 @@ def test_indices_are_built_once_a_step(make_world, mixed, attend, monkeypatch):
     world, seqs = make_world(), mixed()
     batch = world.batch(seqs, world.tables(seqs))
     q = world.queries(batch.num_rows)
+    sinks = torch.zeros(world.heads)
     for window in (None, 16):
         attend(q, world.k, world.v, batch, world.scale, window)
+        attend(q, world.k, world.v, batch, world.scale, window, softcap=3.0)
 
     def refuse(*_):
         raise AssertionError("built a second time")
@@ -118,6 +172,8 @@ def test_indices_are_built_once_a_step(make_world, mixed, attend, monkeypatch):
     monkeypatch.setattr(AttentionBatch, "upload", refuse)
     for window in (None, 16, None):
         attend(q, world.k, world.v, batch, world.scale, window)
+        attend(q, world.k, world.v, batch, world.scale, window, softcap=2.0)
+        attend(q, world.k, world.v, batch, world.scale, window, sinks=sinks)
 
 
 def test_long_and_short_sequences_are_not_padded_to_one_length(make_world, seq):

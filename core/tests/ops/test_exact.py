@@ -5,16 +5,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.ops.exact import ExactElementwise, ExactLinear, NumericsError, agreeing_row_counts, cut_rows, row_tiles
+from paceline.ops.exact import ExactLinear, NumericsError, agreeing_row_counts, cut_rows, exact_elementwise, row_tiles
 
-SHAPES = [(64, 64), (64, 192), (576, 576), (576, 1536), (1536, 576), (48, 80), (50, 33), (64, 512)]
+SHAPES = [(64, 64), (64, 192), (576, 576), (576, 1536), (1536, 576), (48, 80), (50, 33), (64, 512), (64, 6), (64, 1)]
+
+
+def exact_of(linear):
+    return ExactLinear(linear.weight.detach().t(), linear.bias.detach(), row_tiles(*linear.weight.t().shape))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_linear_rows_do_not_depend_on_the_others(threads, shape):
     torch.manual_seed(0)
     linear = nn.Linear(*shape)
-    exact_linear = ExactLinear.from_linear(linear, row_tiles(*shape))
+    exact_linear = exact_of(linear)
     x = torch.randn(150, shape[0])
     alone = torch.cat([exact_linear(row[None]) for row in x])
     for num_rows in [*range(1, 20), 31, 33, 63, 65, 100, 150]:
@@ -25,7 +29,7 @@ def test_linear_rows_do_not_depend_on_the_others(threads, shape):
 
 def test_linear_keeps_leading_dimensions_and_views():
     linear = nn.Linear(8, 5)
-    exact_linear = ExactLinear.from_linear(linear, row_tiles(8, 5))
+    exact_linear = exact_of(linear)
     x = torch.randn(2, 3, 16)[..., ::2]
     out = exact_linear(x)
     assert out.shape == (2, 3, 5) and exact_linear(x[:, :0]).shape == (2, 0, 5)
@@ -94,14 +98,14 @@ def test_self_test_refuses_kernels_without_any():
 )
 def test_elementwise_does_not_depend_on_the_shape(threads, function):
     torch.manual_seed(0)
-    activation = ExactElementwise(function)
     x = torch.randn(200_000) * 3
-    expected = torch.cat([activation(part) for part in x.split(128)])
+    expected = torch.cat([exact_elementwise(function, part) for part in x.split(128)])
     for count in [*range(1, 130), 1001, 16_383, 16_385, 98_400, 199_995]:
         for start in (0, 5):
-            assert torch.equal(activation(x[start : start + count]), expected[start : start + count])
-    assert torch.equal(activation(x[:600].view(3, 200)[:, :50]), expected[:600].view(3, 200)[:, :50])
-    assert activation(x[:0]).shape == (0,)
+            assert torch.equal(exact_elementwise(function, x[start : start + count]), expected[start : start + count])
+    strided = exact_elementwise(function, x[:600].view(3, 200)[:, :50])
+    assert torch.equal(strided, expected[:600].view(3, 200)[:, :50])
+    assert exact_elementwise(function, x[:0]).shape == (0,)
 
 
 def test_plain_silu_is_not_exact_or_the_wrapper_is_idle():

@@ -7,7 +7,8 @@ import torch
 
 from paceline.ops import exact_attention
 from paceline.ops.exact import NumericsError
-from paceline.ops.exact_attention import ExactAttention, query_tiles
+from paceline.ops.exact_attention import ExactAttention
+from paceline.ops.exact_self_test import query_tiles
 
 SIZES = [(6, 2, 16, 16), (9, 3, 64, 64), (4, 4, 50, 24), (8, 1, 80, 80), (3, 1, 16, 24)]
 layouts = pytest.mark.parametrize("layout", SIZES, ids=str)
@@ -19,18 +20,19 @@ def world_of(make_world, layout, seed=0):
     return make_world(seed=seed, heads=heads, kv_heads=kv_heads, key_size=key_size, value_size=value_size)
 
 
-def run(world, q, seqs, tables, window=None):
-    return ExactAttention()(q, world.k, world.v, world.batch(seqs, tables), world.scale, window)
+def run(world, q, seqs, tables, window=None, **scoring):
+    return ExactAttention()(q, world.k, world.v, world.batch(seqs, tables), world.scale, window, **scoring)
 
 
-def rows_alone(world, q, seqs, tables, window=None):
+def rows_alone(world, q, seqs, tables, window=None, **scoring):
     """Every row as the only row of a step."""
     attend = ExactAttention()
     outs, t = [], 0
     for one, table in zip(seqs, tables, strict=True):
         for row in one.rows:
             alone = type(one)(one.tokens, [row], one.first)
-            outs.append(attend(q[t : t + 1], world.k, world.v, world.batch([alone], [table]), world.scale, window))
+            batch = world.batch([alone], [table])
+            outs.append(attend(q[t : t + 1], world.k, world.v, batch, world.scale, window, **scoring))
             t += 1
     return torch.cat(outs)
 
@@ -42,6 +44,32 @@ def test_rows_do_not_depend_on_the_batch(make_world, mixed, layout, window):
     tables = world.tables(seqs)
     q = world.queries(sum(len(one.rows) for one in seqs))
     assert torch.equal(run(world, q, seqs, tables, window), rows_alone(world, q, seqs, tables, window))
+
+
+@layouts
+@pytest.mark.parametrize(("window", "softcap", "has_sinks"), [(None, 1.3, False), (70, None, True), (None, 1.3, True)])
+def test_nor_with_soft_caps_and_sinks(make_world, mixed, layout, window, softcap, has_sinks):
+    world, seqs = world_of(make_world, layout), mixed()[2:5]
+    tables = world.tables(seqs)
+    q = world.queries(sum(len(one.rows) for one in seqs))
+    scoring = {"softcap": softcap, "sinks": torch.linspace(-1, 4, world.heads) if has_sinks else None}
+    batched = run(world, q, seqs, tables, window, **scoring)
+    assert torch.equal(batched, rows_alone(world, q, seqs, tables, window, **scoring))
+
+
+def test_nor_with_soft_caps_and_sinks_on_threads(make_world, seq):
+    """Large enough that torch would cut the scores at places that follow their number."""
+    torch.set_num_threads(3)
+    try:
+        world = world_of(make_world, SIZES[0])
+        seqs = [seq.chain(70 + index % 50, 1) for index in range(101)]
+        tables = world.tables(seqs)
+        q = world.queries(101)
+        scoring = {"softcap": 1.3, "sinks": torch.linspace(-1, 4, world.heads)}
+        batched = run(world, q, seqs, tables, **scoring)
+        assert torch.equal(batched, rows_alone(world, q, seqs, tables, **scoring))
+    finally:
+        torch.set_num_threads(1)
 
 
 @layouts

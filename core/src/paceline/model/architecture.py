@@ -15,6 +15,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig, PreTrain
 
 from paceline.api import KVGroup
 from paceline.model.errors import UnsupportedModelError
+from paceline.model.rope import rope_groups
 
 __all__ = [
     "attention_windows",
@@ -40,8 +41,7 @@ def refuse_unsupported_config(config: PretrainedConfig, name: str) -> None:
     """Refuse what can be told from the configuration alone, before any weight is read.
 
     Raises:
-        UnsupportedModelError: encoder-decoder, no causal LM, layer types other than full and sliding attention, or a
-            RoPE whose factors follow the longest sequence of the batch.
+        UnsupportedModelError: encoder-decoder, or layer types other than full and sliding attention.
     """
     text = text_config(config)
     if config.is_encoder_decoder:
@@ -50,15 +50,6 @@ def refuse_unsupported_config(config: PretrainedConfig, name: str) -> None:
         if layer_type not in _SERVABLE_LAYER_TYPES:
             known = ", ".join(_SERVABLE_LAYER_TYPES)
             _refuse(name, config, f'has layers of type "{layer_type}"; served are: {known}')
-    for rope_type in _rope_types(text):
-        if "dynamic" in rope_type or rope_type == "longrope":
-            _refuse(
-                name,
-                config,
-                f'uses RoPE of type "{rope_type}", whose factors follow the longest sequence of the batch, so a '
-                'request\'s output would depend on its batch-mates; set rope_parameters to type "yarn", "linear" or '
-                '"default" in its config.json',
-            )
 
 
 def causal_lm_class(config: PretrainedConfig) -> type[PreTrainedModel] | None:
@@ -82,7 +73,7 @@ def refuse_unsupported_class(model_class: type[PreTrainedModel], config: Pretrai
 def attention_windows(config: PretrainedConfig) -> list[int | None]:
     """Window of each decoder layer in tokens; ``None`` = full attention."""
     text = text_config(config)
-    window = getattr(text, "sliding_window", None)
+    window = getattr(text, "sliding_window", None) or None
     layer_types = getattr(text, "layer_types", None)
     if layer_types is None:
         return [window] * text.num_hidden_layers
@@ -106,8 +97,16 @@ def target_kv_group(config: PretrainedConfig, *, dtype: torch.dtype, fingerprint
 
 
 def max_positions(config: PretrainedConfig) -> int | None:
-    """Longest sequence that the model's position encoding was made for, in tokens."""
-    return getattr(text_config(config), "max_position_embeddings", None)
+    """Longest sequence that the model's position encoding was made for, in tokens.
+
+    Dynamic NTK and YaRN reach ``factor`` times beyond what the model was first trained on; a configuration may or may
+    not have counted that in.
+    """
+    text = text_config(config)
+    longest = getattr(text, "max_position_embeddings", None)
+    if longest is None:
+        return None
+    return max([longest, *(_reach(group, longest) for group in rope_groups(text))])
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
@@ -169,10 +168,13 @@ def _save_output(features: dict[int | str, torch.Tensor], tap: str) -> Any:
     return hook
 
 
-def _rope_types(config: PretrainedConfig) -> list[str]:
-    parameters = getattr(config, "rope_parameters", None) or {}
-    groups = [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
-    return [str(group["rope_type"]) for group in groups if group.get("rope_type")]
+def _reach(rope: dict[str, Any], longest: int) -> int:
+    factor = rope.get("factor") or 1.0
+    if rope["rope_type"] == "dynamic":
+        return int(longest * factor)
+    if rope["rope_type"] == "yarn":
+        return int((rope.get("original_max_position_embeddings") or 0) * factor)
+    return 0
 
 
 def _refuse(name: str, config: PretrainedConfig, reason: str) -> NoReturn:

@@ -24,8 +24,8 @@ __all__ = ["ATTENTION_NAME", "StepContext", "own_attention", "register"]
 
 ATTENTION_NAME = "paceline"
 
-# Keywords by which a model asks its attention for arithmetic beyond softmax(q k / scale) v.
-_REFUSED_KEYWORDS = ("softcap", "s_aux", "position_bias", "head_mask")
+# Keywords by which a model asks its attention for arithmetic that is not there.
+_REFUSED_KEYWORDS = ("position_bias", "head_mask")
 
 
 @dataclass(slots=True)
@@ -68,7 +68,8 @@ def paged_attention_forward(
         value: ``[1, kv_heads, rows, value_size]``.
         attention_mask: Not used; visibility is the batch's.
         scaling: Factor on the scores; ``None`` = ``key_size ** -0.5``.
-        kwargs: ``paceline_step`` and the model's own keywords.
+        kwargs: ``paceline_step`` and the model's own keywords, of which ``softcap`` (of the scores) and ``s_aux``
+            (``[heads]``: sinks) are followed.
 
     Returns:
         ``[1, rows, heads, value_size]`` and no attention weights.
@@ -81,9 +82,16 @@ def paged_attention_forward(
     k, v = key[0].transpose(0, 1), value[0].transpose(0, 1)
     _check_shapes(module, k, k_cache, v, v_cache)
     write_batch_kv(k_cache, v_cache, k, v, step.batch)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    q = query[0].transpose(0, 1)
-    out = step.ops.attention(q, k_cache, v_cache, step.batch, scale, step.windows[module.layer_idx])
+    out = step.ops.attention(
+        query[0].transpose(0, 1),
+        k_cache,
+        v_cache,
+        step.batch,
+        query.shape[-1] ** -0.5 if scaling is None else scaling,
+        step.windows[module.layer_idx],
+        softcap=kwargs.get("softcap"),
+        sinks=kwargs.get("s_aux"),
+    )
     return out[None], None
 
 

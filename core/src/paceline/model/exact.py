@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
-from paceline.ops.exact import ExactElementwise, ExactLinear, NumericsError, row_tiles
+from paceline.model.experts import ExactExperts, is_experts
+from paceline.ops.exact import ExactLinear, NumericsError, row_tiles
 
 __all__ = ["make_exact", "refuse_inexact_host"]
-
-_ACTIVATION_MODULES = ("torch.nn.modules.activation", "transformers.activations")
 
 
 def refuse_inexact_host(device: torch.device, dtype: str) -> None:
@@ -29,26 +29,31 @@ def refuse_inexact_host(device: torch.device, dtype: str) -> None:
 
 
 def make_exact(model: nn.Module) -> None:
-    """Replace the linears (the LM head too) and activations of a float32 model in place.
+    """Replace the linears (the LM head too) and the experts of a float32 model in place.
 
-    A tied LM head gets weights of its own, since exact linears keep theirs transposed.
+    A tied LM head gets weights of its own, since exact linears keep theirs transposed. What is not a module (routers,
+    activations, soft-caps) is left to `ExactFunctions`.
 
     Raises:
         NumericsError: if a matrix of the model has no row count that keeps its bits.
     """
     tiles: dict[tuple[int, int], tuple[int, ...]] = {}
     for parent, name, child in list(_replaceable(model)):
-        if not isinstance(child, nn.Linear):
-            setattr(parent, name, ExactElementwise(child))
-            continue
-        shape = (child.in_features, child.out_features)
-        if shape not in tiles:
-            tiles[shape] = row_tiles(*shape)
-        setattr(parent, name, ExactLinear.from_linear(child, tiles[shape]))
+        setattr(parent, name, ExactExperts(child) if is_experts(child) else _exact_linear(child, tiles))
 
 
 def _replaceable(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     for parent in model.modules():
         for name, child in parent.named_children():
-            if isinstance(child, nn.Linear) or type(child).__module__ in _ACTIVATION_MODULES:
+            if isinstance(child, nn.Linear | Conv1D) or is_experts(child):
                 yield parent, name, child
+
+
+def _exact_linear(linear: nn.Linear | Conv1D, tiles: dict[tuple[int, int], tuple[int, ...]]) -> ExactLinear:
+    stored_io = isinstance(linear, Conv1D)
+    weight_io = linear.weight.detach() if stored_io else linear.weight.detach().t()
+    shape = (weight_io.shape[0], weight_io.shape[1])
+    if shape not in tiles:
+        tiles[shape] = row_tiles(*shape)
+    bias = None if linear.bias is None else linear.bias.detach()
+    return ExactLinear(weight_io.contiguous(), bias, tiles[shape])

@@ -46,5 +46,16 @@ def tokenizer_fingerprint(tokenizer: Any | None) -> str:
 
 
 def _tensor_digest(tensor: torch.Tensor) -> bytes:
+    if hasattr(tensor, "__tensor_flatten__"):
+        return _parts_digest(tensor)
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return hashlib.sha256(flat.view(torch.uint8).numpy()).digest()
+
+
+def _parts_digest(tensor: Any) -> bytes:
+    """Of a quantised tensor: what it is made of and how it is to be read."""
+    names, settings = tensor.__tensor_flatten__()
+    total = hashlib.sha256(json.dumps([type(tensor).__name__, list(names), repr(settings)]).encode())
+    for name in names:
+        total.update(_tensor_digest(getattr(tensor, name)))
+    return total.digest()

@@ -84,10 +84,16 @@ class _Check:
         self._compare(what, self._beside_mate(), alone, by_bits)
 
     def _ends(self, probe: Probe, first: ForwardOutput) -> None:
-        """Embedding and LM head alone must be the two ends of the forward, since proposers use them so."""
-        ids = np.concatenate([self.prompt[: len(self.prompt) // 2], self.mate])
-        embedded = probe.runner.embed(torch.from_numpy(ids).to(self.loaded.device))
-        self._compare("the embeddings and the hidden states entering layer 0", embedded, first.features[0])
+        """Embedding and LM head alone must be the two ends of the forward, since proposers use them so.
+
+        What a position adds is no part of an embedding: two rows at position 0 are compared by their difference.
+        """
+        mate_row = len(self.prompt) // 2
+        ids = torch.from_numpy(np.array([self.prompt[0], self.mate[0]])).to(self.loaded.device)
+        embedded = probe.runner.embed(ids).float()
+        entering = first.features[0][[0, mate_row]].float()
+        what = "the embeddings and the hidden states entering layer 0"
+        self._compare(what, embedded[0] - embedded[1], entering[0] - entering[1])
         projected = probe.runner.logits(first.features[FINAL][-1:])
         self._compare("the final hidden states, projected, and the logits", projected, first.logits[-1:])
 

@@ -24,19 +24,28 @@ from transformers.utils import logging as transformers_logging
 from paceline.model import bridge
 from paceline.model.architecture import (
     causal_lm_class,
+    max_positions,
     refuse_unsupported_class,
     refuse_unsupported_config,
     text_config,
 )
 from paceline.model.checkpoint import DEMO_NAME, demo_gguf, find_checkpoint, require_gguf_packages
 from paceline.model.demo import cache_folder, converted
-from paceline.model.errors import CheckpointError, DeviceError, RemoteCodeError, UnsupportedModelError
+from paceline.model.device import resolve_device, resolve_dtype
+from paceline.model.errors import CheckpointError, RemoteCodeError, UnsupportedModelError
 from paceline.model.exact import make_exact, refuse_inexact_host
 from paceline.model.fingerprint import tokenizer_fingerprint, weights_fingerprint
+from paceline.model.quantization import (
+    quantization_faults,
+    quantization_method,
+    refuse_inexact_weights,
+    refuse_leftovers,
+    refuse_unknown_method,
+)
+from paceline.model.rope import fix_rope
 
-__all__ = ["LoadedModel", "load_model", "resolve_device", "resolve_dtype"]
+__all__ = ["LoadedModel", "load_model"]
 
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -90,6 +99,7 @@ def load_model(
     trust_remote_code: bool = False,
     numerics: str = "fast",
     tokenizer: str | None = None,
+    max_model_len: int | None = None,
 ) -> LoadedModel:
     """Load a causal LM, its tokenizer and its generation defaults.
 
@@ -101,6 +111,8 @@ def load_model(
         trust_remote_code: Whether code that the checkpoint brings may run.
         numerics: ``"exact"`` makes every row independent of the batch, bit for bit.
         tokenizer: Directory or hub id of the tokenizer, if it is not the model's.
+        max_model_len: Longest sequence to be served, in tokens, for which dynamic NTK and LongRoPE are fixed; ``None``
+            = the longest that the model was made for.
 
     Raises:
         PacelineError: one of ``paceline.model.errors``, or ``NumericsError`` where exact numerics cannot hold.
@@ -110,42 +122,12 @@ def load_model(
         refuse_inexact_host(on, dtype)
     checkpoint = _checkpoint(name_or_path, revision, trust_remote_code)
     config = _load_config(checkpoint, name_or_path, trust_remote_code)
-    model = _load_weights(checkpoint, config, name_or_path, resolve_dtype(dtype, on), trust_remote_code).to(on)
+    if numerics == "exact":
+        refuse_inexact_weights(config, name_or_path)
+    model = _load_weights(checkpoint, config, name_or_path, resolve_dtype(dtype, on), on, trust_remote_code)
+    _fix_rope(model, max_model_len)
     tokenizer_path = checkpoint if tokenizer is None else _tokenizer_checkpoint(tokenizer, revision)
     return _describe(model, _load_tokenizer(tokenizer_path, trust_remote_code), name_or_path, numerics)
-
-
-def resolve_device(device: str) -> torch.device:
-    """The device meant by a configuration value.
-
-    Raises:
-        DeviceError: if it is unknown or not there.
-    """
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-    except RuntimeError as error:
-        raise DeviceError(f'device "{device}" is unknown; use "auto", "cpu", "cuda" or "cuda:N"') from error
-    if found.type not in ("cpu", "cuda"):
-        raise DeviceError(f'device "{device}" is not supported; use "auto", "cpu", "cuda" or "cuda:N"')
-    count = torch.cuda.device_count() if found.type == "cuda" else 1
-    if (found.index or 0) >= count:
-        raise DeviceError(f'device "{device}" is not there: torch sees {count} of that kind; use "cpu" or "auto"')
-    return found
-
-
-def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
-    """The dtype meant by a configuration value; ``"auto"`` = the checkpoint's.
-
-    Raises:
-        DeviceError: if it is not a floating dtype that weights may have.
-    """
-    if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else "auto"
-    if dtype not in _DTYPES:
-        raise DeviceError(f'dtype "{dtype}" is unknown; use "auto" or one of {", ".join(_DTYPES)}')
-    return _DTYPES[dtype]
 
 
 def _checkpoint(name_or_path: str, revision: str | None, trust_remote_code: bool) -> Path:
@@ -157,7 +139,7 @@ def _checkpoint(name_or_path: str, revision: str | None, trust_remote_code: bool
 def _convert_gguf(gguf: Path, directory: Path) -> None:
     """Write a GGUF model as float32 safetensors, with tokenizer and generation defaults."""
     config = _load_config(gguf, str(gguf), False)
-    model = _load_weights(gguf, config, str(gguf), torch.float32, False)
+    model = _load_weights(gguf, config, str(gguf), torch.float32, torch.device("cpu"), False)
     with _quiet():
         model.save_pretrained(directory)
         _read_tokenizer(gguf, False).save_pretrained(directory)
@@ -167,18 +149,33 @@ def _load_config(checkpoint: Path, name: str, trust_remote_code: bool) -> Pretra
     with _load_faults(name):
         config = AutoConfig.from_pretrained(**_source(checkpoint), trust_remote_code=trust_remote_code)
     refuse_unsupported_config(config, name)
+    refuse_unknown_method(config, name)
     model_class = causal_lm_class(config)
     if model_class is not None:
         refuse_unsupported_class(model_class, config, name)
     return config
 
 
+def _fix_rope(model: PreTrainedModel, max_model_len: int | None) -> None:
+    longest = max_positions(model.config)
+    if longest is not None:
+        fix_rope(model, text_config(model.config), min(max_model_len or longest, longest))
+
+
 def _load_weights(
-    checkpoint: Path, config: PretrainedConfig, name: str, dtype: torch.dtype | str, trust_remote_code: bool
+    checkpoint: Path,
+    config: PretrainedConfig,
+    name: str,
+    dtype: torch.dtype | str,
+    device: torch.device,
+    trust_remote_code: bool,
 ) -> PreTrainedModel:
     bridge.register()
-    extra = {"quantization_config": GgufConfig(dequantize=True)} if checkpoint.is_file() else {}
-    with _load_faults(name), _quiet():
+    extra: dict[str, Any] = {"quantization_config": GgufConfig(dequantize=True)} if checkpoint.is_file() else {}
+    method = quantization_method(config)
+    if method is not None:
+        extra["device_map"] = {"": str(device)}
+    with quantization_faults(name, method, device), _load_faults(name), _quiet():
         model, report = AutoModelForCausalLM.from_pretrained(
             **_source(checkpoint),
             config=config,
@@ -189,8 +186,9 @@ def _load_weights(
             **extra,
         )
     _refuse_incomplete(name, report)
+    refuse_leftovers(name, method, report["unexpected_keys"])
     refuse_unsupported_class(type(model), model.config, name)
-    return model.eval()
+    return model.eval() if method is not None else model.to(device).eval()
 
 
 def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from paceline.model.architecture import attention_windows, decoder_layers, tapped
 from paceline.model.bridge import StepContext
+from paceline.model.ends import Embedding, project
 from paceline.model.errors import UnsupportedModelError
 from paceline.model.loading import LoadedModel
 from paceline.ops.batch import AttentionBatch
+from paceline.ops.exact_functions import ExactFunctions
 from paceline.ops.select import Ops
 
 __all__ = ["ForwardOutput", "ModelRunner"]
@@ -60,6 +64,9 @@ class ModelRunner:
         self._windows = attention_windows(loaded.config)
         self._ops = ops
         self._taps = taps
+        exact = loaded.numerics == "exact"
+        self._arithmetic: AbstractContextManager[Any] = ExactFunctions() if exact else nullcontext()
+        self._embedding: Embedding | None = None
 
     @torch.inference_mode()
     def forward(
@@ -77,7 +84,7 @@ class ModelRunner:
             Logits and the tapped features; valid as long as they are held.
         """
         step = StepContext(batch=batch, layers=self._layers, windows=self._windows, ops=self._ops)
-        with tapped(self._model, self._taps) as features:
+        with self._arithmetic, tapped(self._model, self._taps) as features:
             output = self._model(
                 input_ids=tokens[None],
                 position_ids=positions[None],
@@ -89,13 +96,17 @@ class ModelRunner:
 
     @torch.inference_mode()
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embeddings ``[n, hidden]`` of int64 ``[n]``, as they enter layer 0 (the load check compares the two)."""
-        return self._model.get_input_embeddings()(ids)
+        """Embeddings ``[n, hidden]`` of int64 ``[n]``, as they enter layer 0, less what the position adds to them."""
+        with self._arithmetic:
+            if self._embedding is None:
+                self._embedding = Embedding(self._model)
+            return self._embedding(ids)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits float32 ``[n, vocab]`` of final hidden states ``[n, hidden]`` (compared by the load check too)."""
-        return self._model.get_output_embeddings()(hidden).float()
+        """Logits float32 ``[n, vocab]`` of final hidden states ``[n, hidden]``, scaled and capped as the model's."""
+        with self._arithmetic:
+            return project(self._model, hidden)
 
 
 def _check_taps(loaded: LoadedModel, taps: tuple[int | str, ...]) -> None:

@@ -25,6 +25,7 @@ _FEW_ROWS = 8  # sequences with at most this many rows are not padded to CHUNK_R
 _KEY_RATIO = 4  # sequences whose key counts differ by more are not padded to one length
 _MAX_GATHERED_KEYS = 1 << 20
 _KEY_MULTIPLE = 8  # mask rows that CUDA's memory-efficient kernel takes without a copy
+_MAX_SCORES = 1 << 26  # scores held at a time where no fused kernel does the arithmetic
 
 
 @dataclass(slots=True)
@@ -43,6 +44,30 @@ class _Plan:
     order: torch.Tensor | None
 
 
+@dataclass(slots=True, frozen=True)
+class _Layout:
+    """What a plan depends on besides the batch."""
+
+    window: int | None
+    group: int
+    dtype: torch.dtype
+    is_fused: bool
+
+
+@dataclass(slots=True, frozen=True)
+class _Scoring:
+    """From products of queries and keys to weights."""
+
+    scale: float
+    softcap: float | None
+    sinks: torch.Tensor | None  # [H]
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether torch's fused kernel knows this arithmetic."""
+        return self.softcap is None and self.sinks is None
+
+
 def paged_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -50,6 +75,8 @@ def paged_attention(
     batch: AttentionBatch,
     scale: float,
     window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of every row over the KV that its sequence's block table and its tree path name.
 
@@ -63,17 +90,22 @@ def paged_attention(
         batch: The step's rows.
         scale: Factor of the scores.
         window: A row at position p sees positions > p - window only; None = all.
+        softcap: Scores become softcap * tanh(score / softcap); None = they stay.
+        sinks: [H] a further score of each head, whose share of the softmax goes nowhere; None = there is none.
 
     Returns:
         [T, H, Dv]
     """
-    group = q.shape[1] // k_cache.shape[2]
-    plan = batch.cached(("fast", window, group, q.dtype), lambda: _plan(batch, window, group, q.dtype))
-    parts = [_attend(panel, q, k_cache, v_cache, scale) for panel in plan.panels]
+    scoring = _Scoring(scale, softcap, sinks)
+    layout = _Layout(window, q.shape[1] // k_cache.shape[2], q.dtype, scoring.is_fused)
+    plan = batch.cached(("fast", layout), lambda: _plan(batch, layout))
+    parts = [_attend(panel, q, k_cache, v_cache, scoring) for panel in plan.panels]
     return in_order(batch, parts, plan.order)
 
 
-def _attend(panel: _Panel, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, scale: float) -> torch.Tensor:
+def _attend(
+    panel: _Panel, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, scoring: _Scoring
+) -> torch.Tensor:
     num_seqs, num_rows, num_keys = panel.shape
     kv_heads = k_cache.shape[2]
     rows = q if panel.rows is None else q.index_select(0, panel.rows)
@@ -81,41 +113,85 @@ def _attend(panel: _Panel, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torc
     keys = _gather(k_cache, panel).view(num_seqs, num_keys, kv_heads, -1).transpose(1, 2)
     values = _gather(v_cache, panel).view(num_seqs, num_keys, kv_heads, -1).transpose(1, 2)
     attend = _attend_chunk if num_rows > CHUNK_ROWS else _attend_few
-    out = attend(heads, keys, values, panel.mask, scale)
+    out = attend(heads, keys, values, panel.mask, scoring)
     return out.reshape(num_seqs * num_rows, q.shape[1], -1)
 
 
 def _attend_few(
-    heads: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+    heads: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scoring: _Scoring
 ) -> torch.Tensor:
     """The query heads that share a KV head become rows of it: [B, R, Hkv, G, D] -> [B, R, Hkv, G, Dv]."""
     num_seqs, num_rows, kv_heads, group, _ = heads.shape
     folded = heads.transpose(1, 2).reshape(num_seqs, kv_heads, num_rows * group, -1)
-    out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
+    sinks = None if scoring.sinks is None else scoring.sinks.view(1, kv_heads, group).repeat(1, 1, num_rows)
+    out = _softmax_attention(folded, keys, values, mask, scoring, sinks)
     return out.view(num_seqs, kv_heads, num_rows, group, -1).transpose(1, 2)
 
 
 def _attend_chunk(
-    heads: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+    heads: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scoring: _Scoring
 ) -> torch.Tensor:
-    """KV heads become the batch and their keys are broadcast over the group: [1, R, Hkv, G, D] -> the same with Dv."""
+    """KV heads become the batch, and their keys serve the group: [1, R, Hkv, G, D] -> the same with Dv."""
+    _, num_rows, kv_heads, group, _ = heads.shape
     queries = heads[0].permute(1, 2, 0, 3)
-    shared = (queries.shape[1], -1, -1)
-    keys, values = (side[0].unsqueeze(1).expand(-1, *shared) for side in (keys, values))
-    out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale)
-    return out.permute(2, 0, 1, 3)
+    keys, values = (side[0].unsqueeze(1) for side in (keys, values))
+    sinks = None if scoring.sinks is None else scoring.sinks.view(kv_heads, group, 1).expand(-1, -1, num_rows)
+    return _softmax_attention(queries, keys, values, mask, scoring, sinks).permute(2, 0, 1, 3)
+
+
+def _softmax_attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scoring: _Scoring,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """queries [A, B, M, D] on keys [A, B or 1, L, D] with sinks [A or 1, B, M]; no mask = causal."""
+    if scoring.is_fused:
+        keys, values = (side.expand(-1, queries.shape[1], -1, -1) for side in (keys, values))
+        return F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, is_causal=mask is None, scale=scoring.scale
+        )
+    assert mask is not None
+    count = max(1, _MAX_SCORES // (queries.shape[0] * queries.shape[1] * keys.shape[2]))
+    outs = []
+    for start in range(0, queries.shape[2], count):
+        rows = slice(start, start + count)
+        weights = _products(queries[:, :, rows], keys.mT).to(torch.promote_types(queries.dtype, torch.float32))
+        weights = _weights(weights, mask[:, :, rows], scoring, None if sinks is None else sinks[:, :, rows, None])
+        outs.append(_products(weights.to(values.dtype), values))
+    return torch.cat(outs, 2)
+
+
+def _weights(scores: torch.Tensor, mask: torch.Tensor, scoring: _Scoring, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Unscaled scores [A, B, M, L] to weights; scores are overwritten."""
+    scores *= scoring.scale
+    if scoring.softcap is not None:
+        scores.div_(scoring.softcap).tanh_().mul_(scoring.softcap)
+    scores += mask
+    if sinks is None:
+        return scores.softmax(-1)
+    sinks = sinks.to(scores.dtype).expand(*scores.shape[:3], 1)
+    return torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
+
+
+def _products(rows: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """rows [A, B, M, I] @ matrices [A, B or 1, I, O] without copies of matrices that B rows share."""
+    folded = rows.reshape(rows.shape[0], matrices.shape[1], -1, rows.shape[3])
+    return (folded @ matrices).view(*rows.shape[:3], -1)
 
 
 def _gather(cache: torch.Tensor, panel: _Panel) -> torch.Tensor:
     return cache.view(cache.shape[0] * cache.shape[1], -1).index_select(0, panel.key_slots)
 
 
-def _plan(batch: AttentionBatch, window: int | None, group: int, dtype: torch.dtype) -> _Plan:
+def _plan(batch: AttentionBatch, layout: _Layout) -> _Plan:
     units = cut_units(batch, np.full(len(batch.first_keys), max(1, batch.num_rows)))
-    first, last = _key_ranges(batch, window)
+    first, last = _key_ranges(batch, layout.window)
     spans = reduce_rows(np.maximum, last, units) - reduce_rows(np.minimum, first, units)
     chosen = [units[indices] for indices in _panel_units(units, spans)]
-    panels = [_panel(batch, panel_units, window, group, dtype) for panel_units in chosen]
+    panels = [_panel(batch, panel_units, layout) for panel_units in chosen]
     return _Plan(panels, output_order(batch, [padded_rows(panel_units) for panel_units in chosen]))
 
 
@@ -137,11 +213,12 @@ def _key_ranges(batch: AttentionBatch, window: int | None) -> tuple[Int64Array, 
     return batch.lowest_keys(window), last
 
 
-def _panel(batch: AttentionBatch, units: Units, window: int | None, group: int, dtype: torch.dtype) -> _Panel:
+def _panel(batch: AttentionBatch, units: Units, layout: _Layout) -> _Panel:
+    window = layout.window
     first, last = _key_ranges(batch, window)
     starts, ends = reduce_rows(np.minimum, first, units), reduce_rows(np.maximum, last, units)
     rows = padded_rows(units)
-    causal = _is_causal_square(batch, rows, batch.lowest_keys(window))
+    causal = layout.is_fused and _is_causal_square(batch, rows, batch.lowest_keys(window))
     num_keys = int((ends - starts).max())
     num_keys += 0 if causal else -num_keys % _KEY_MULTIPLE
     entries = batch.upload(starts)[:, None] + torch.arange(num_keys, device=batch.device)
@@ -152,7 +229,7 @@ def _panel(batch: AttentionBatch, units: Units, window: int | None, group: int, 
         shape=(*rows.shape, num_keys),
         rows=None if whole else batch.upload(rows.reshape(-1)),
         key_slots=slots.reshape(-1),
-        mask=None if causal else _additive(_visible(batch, rows, entries, window), group, dtype),
+        mask=None if causal else _additive(_visible(batch, rows, entries, window), layout.group, layout.dtype),
     )
 
 

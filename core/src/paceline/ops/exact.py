@@ -21,6 +21,7 @@ _ANCHORS = (16, 8, 4, 2)
 _ELEMENTS = 16384  # below torch's threshold for splitting a range among threads
 _VECTOR = 64  # elements; a multiple of what one vector step handles on any CPU
 _POOL_COLUMNS = 4096
+_COLUMNS = 16  # matrices are padded to a multiple: the kernels for narrow ones go by the number of rows
 
 RowKernel = Callable[[torch.Tensor], torch.Tensor]
 
@@ -34,49 +35,40 @@ class NumericsError(PacelineError):
 class ExactLinear(nn.Module):
     """`nn.Linear` whose row results do not depend on the other rows, float32 on CPU.
 
-    Holds the weight as [in, out] (`weight_io`). Rows are computed in zero-padded tiles of `row_tiles(in, out)` rows.
+    Holds the weight as [in, out], with its columns padded (`weight_io`). Rows are computed in zero-padded tiles of
+    `row_tiles(in, out)` rows.
     """
 
     def __init__(self, weight_io: torch.Tensor, bias: torch.Tensor | None, tiles: tuple[int, ...]) -> None:
         super().__init__()
         self.in_features, self.out_features = weight_io.shape
-        self.weight_io = nn.Parameter(weight_io, requires_grad=False)
+        self.weight_io = nn.Parameter(padded_columns(weight_io), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.tiles = tiles
 
-    @classmethod
-    def from_linear(cls, linear: nn.Linear, tiles: tuple[int, ...]) -> ExactLinear:
-        bias = None if linear.bias is None else linear.bias.detach()
-        return cls(linear.weight.detach().t().contiguous(), bias, tiles)
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., in] float32 -> [..., out]."""
-        out = exact_mm(x.reshape(-1, self.in_features), self.weight_io, self.tiles)
+        out = exact_mm(x.reshape(-1, self.in_features), self.weight_io, self.tiles, self.out_features)
         if self.bias is not None:
             out = out + self.bias
         return out.view(*x.shape[:-1], self.out_features)
 
 
-class ExactElementwise(nn.Module):
-    """An activation function or module made independent of the shape it is called with."""
-
-    def __init__(self, function: RowKernel) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return exact_elementwise(self.function, x)
+def padded_columns(weight_io: torch.Tensor) -> torch.Tensor:
+    """[..., in, out] with zeros to the next multiple of 16 columns, contiguous."""
+    return F.pad(weight_io, (0, -weight_io.shape[-1] % _COLUMNS)).contiguous()
 
 
-def exact_mm(x: torch.Tensor, weight_io: torch.Tensor, tiles: tuple[int, ...]) -> torch.Tensor:
-    """x [T, in] @ weight_io [in, out] in tiles of allowed row counts (ascending)."""
+def exact_mm(x: torch.Tensor, weight_io: torch.Tensor, tiles: tuple[int, ...], num_columns: int) -> torch.Tensor:
+    """x [T, in] @ padded weight_io [in, >= num_columns] in tiles of allowed row counts (ascending)."""
     num_rows = x.shape[0]
     pieces = list(cut_rows(num_rows, tiles))
-    x = _aligned(F.pad(x, (0, 0, 0, sum(pieces) - num_rows)))
-    out = x.new_empty(x.shape[0], weight_io.shape[1])
-    for rows, result in zip(x.split(pieces), out.split(pieces), strict=True):
-        torch.mm(rows, weight_io, out=result)
-    return out[:num_rows]
+    with torch._C.DisableTorchFunction():
+        x = _aligned(F.pad(x, (0, 0, 0, sum(pieces) - num_rows)))
+        out = x.new_empty(x.shape[0], weight_io.shape[1])
+        for rows, result in zip(x.split(pieces), out.split(pieces), strict=True):
+            torch.mm(rows, weight_io, out=result)
+        return out[:num_rows, :num_columns].contiguous()
 
 
 def cut_rows(num_rows: int, tiles: tuple[int, ...]) -> Iterator[int]:
@@ -107,7 +99,7 @@ def row_tiles(in_features: int, out_features: int) -> tuple[int, ...]:
     """
     generator = torch.Generator().manual_seed(0)
     pool = torch.rand(in_features, min(out_features, _POOL_COLUMNS), generator=generator) - 0.5
-    weight = pool.repeat(1, -(-out_features // pool.shape[1]))[:, :out_features].contiguous()
+    weight = padded_columns(pool.repeat(1, -(-out_features // pool.shape[1]))[:, :out_features])
     rows = torch.randn(max(ROW_COUNTS), in_features, generator=generator)
     return agreeing_row_counts(lambda x: torch.mm(x, weight), rows, f"matrix {in_features} x {out_features}")
 

@@ -15,7 +15,8 @@ import torch
 from torch.nn import functional as F
 
 from paceline.ops.batch import AttentionBatch, Int64Array
-from paceline.ops.exact import NumericsError, RowKernel, agreeing_row_counts, exact_elementwise
+from paceline.ops.exact import NumericsError, exact_elementwise
+from paceline.ops.exact_self_test import TILE_KEYS, VALUE_COLUMNS, query_tiles
 from paceline.ops.panels import (
     Units,
     cut_units,
@@ -27,11 +28,8 @@ from paceline.ops.panels import (
     split_by_size,
 )
 
-TILE_KEYS = 64
 _TILE_RATIO = 2  # units whose tile counts differ by more do not share a panel
 _MAX_KEY_ELEMENTS = 1 << 21  # gathered keys of one panel
-_VALUE_COLUMNS = 16  # value sizes are padded to a multiple: threads cut the last columns otherwise in a batch of one
-_TESTED_BATCHES = (1, 2, 3, 5, 8, 13, 31)
 
 
 @dataclass(slots=True)
@@ -72,21 +70,25 @@ class ExactAttention:
         batch: AttentionBatch,
         scale: float,
         window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         kv_heads = k_cache.shape[2]
         group = q.shape[1] // kv_heads
         tiles = self._query_tiles(k_cache.shape[3], v_cache.shape[3], group)
-        plan = batch.cached(
-            ("exact", window, kv_heads, group, tiles), lambda: _plan(batch, window, kv_heads, group, tiles)
-        )
-        scaled = q * scale
-        parts = [_attend(panel, scaled, k_cache, v_cache) for panel in plan.panels]
-        return in_order(batch, parts, plan.order)
+        key = ("exact", window, kv_heads, group, tiles)
+        with torch._C.DisableTorchFunction():
+            plan = batch.cached(key, lambda: _plan(batch, window, kv_heads, group, tiles))
+            scaled = q * scale
+            grouped_sinks = None if sinks is None else sinks.view(kv_heads, group)
+            parts = [_attend(panel, scaled, k_cache, v_cache, softcap, grouped_sinks) for panel in plan.panels]
+            return in_order(batch, parts, plan.order)
 
     def _query_tiles(self, key_size: int, value_size: int, group: int) -> tuple[int, ...]:
         sizes = (key_size, value_size)
         if sizes not in self._tiles:
-            self._tiles[sizes] = query_tiles(key_size, value_size)
+            with torch._C.DisableTorchFunction():
+                self._tiles[sizes] = query_tiles(key_size, value_size)
         if group > self._tiles[sizes][-1]:
             raise NumericsError(
                 f"exact numerics: {group} query heads share one KV head, and at most {self._tiles[sizes][-1]} rows can "
@@ -95,55 +97,52 @@ class ExactAttention:
         return self._tiles[sizes]
 
 
-def query_tiles(key_size: int, value_size: int) -> tuple[int, ...]:
-    """Self-test: query row counts with which both products of attention give bitwise the same rows, ascending.
-
-    Each is tried in batches of several sizes. Valid for the present number of torch threads.
-
-    Raises:
-        NumericsError: There is none.
-    """
-    what = f"attention with heads of size {key_size} and {value_size}"
-    value_size += -value_size % _VALUE_COLUMNS
-    scores = agreeing_row_counts(_score_kernel(key_size), _test_rows(key_size), what)
-    sums = agreeing_row_counts(_value_kernel(value_size), _test_rows(TILE_KEYS), what)
-    stable = [count for count in scores if count in sums and _is_batch_invariant(key_size, value_size, count)]
-    if not stable:
-        raise NumericsError(
-            f"exact numerics: {what} gives results that depend on the batch size on this CPU with "
-            f'{torch.get_num_threads()} torch threads; set OMP_NUM_THREADS=1 or use numerics="fast"'
-        )
-    return tuple(stable)
-
-
-def _attend(panel: _Panel, scaled: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> torch.Tensor:
-    """[B*R, H, Dv] of one panel."""
+def _attend(
+    panel: _Panel,
+    scaled: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """[B*R, H, Dv] of one panel; sinks [Hkv, G]."""
     kv_heads, value_size = v_cache.shape[2:]
     num_tiles = panel.hidden.shape[0]
     queries = _queries(panel, scaled, kv_heads)
-    keys = _gather(k_cache, panel, num_tiles)
-    weights, totals = _weights(panel, queries, keys, kv_heads)
+    scores = _scores(panel, queries, _gather(k_cache, panel, num_tiles), softcap)
+    top = scores.amax((0, 3))
+    total = torch.zeros_like(top)
+    if sinks is not None:
+        total += exact_elementwise(torch.exp, _sink_rows(panel, sinks) - top)
+    weights = exact_elementwise(torch.exp, scores.sub_(top.unsqueeze(-1)))
+    totals = weights.sum(-1)
     values = _padded_values(_gather(v_cache, panel, num_tiles))
     out = scaled.new_zeros(queries.shape[0], panel.query_rows, values.shape[3])
-    total = torch.zeros_like(totals[0])
     for tile in range(num_tiles):
         out.baddbmm_(weights[tile], values[tile])
         total += totals[tile]
     return _rows(panel, out / total.unsqueeze(-1), scaled.shape[1])[..., :value_size]
 
 
-def _weights(
-    panel: _Panel, queries: torch.Tensor, keys: torch.Tensor, kv_heads: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """exp(score - row maximum) [N, B*Hkv, M, 64], 0 where hidden, and its sums over each tile [N, B*Hkv, M]."""
+def _scores(panel: _Panel, queries: torch.Tensor, keys: torch.Tensor, softcap: float | None) -> torch.Tensor:
+    """[N, B*Hkv, M, 64], -inf where hidden."""
     scores = queries.new_empty(len(keys), len(queries), panel.query_rows, TILE_KEYS)
     for tile, tile_keys in enumerate(keys):
         torch.bmm(queries, tile_keys.transpose(1, 2), out=scores[tile])
-    by_unit = scores.view(len(keys), panel.num_units, kv_heads, panel.query_rows, TILE_KEYS)
+    if softcap is not None:
+        scores = exact_elementwise(torch.tanh, scores.div_(softcap)).mul_(softcap)
+    by_unit = scores.view(len(keys), panel.num_units, -1, panel.query_rows, TILE_KEYS)
     by_unit.masked_fill_(panel.hidden, float("-inf"))
-    scores -= scores.amax((0, 3), keepdim=True)
-    weights = exact_elementwise(torch.exp, scores)
-    return weights, weights.sum(-1)
+    return scores
+
+
+def _sink_rows(panel: _Panel, sinks: torch.Tensor) -> torch.Tensor:
+    """The sink of each row of `_queries`: [B*Hkv, M]."""
+    kv_heads, group = sinks.shape
+    used = len(panel.rows) // panel.num_units * group
+    rows = sinks.new_zeros(panel.num_units, kv_heads, panel.query_rows)
+    rows[..., :used] = sinks.repeat(1, used // group)
+    return rows.view(-1, panel.query_rows)
 
 
 def _queries(panel: _Panel, scaled: torch.Tensor, kv_heads: int) -> torch.Tensor:
@@ -173,7 +172,7 @@ def _gather(cache: torch.Tensor, panel: _Panel, num_tiles: int) -> torch.Tensor:
 
 
 def _padded_values(values: torch.Tensor) -> torch.Tensor:
-    padding = -values.shape[3] % _VALUE_COLUMNS
+    padding = -values.shape[3] % VALUE_COLUMNS
     return F.pad(values, (0, padding)) if padding else values
 
 
@@ -251,34 +250,3 @@ def _hidden(seen: torch.Tensor, query_rows: int) -> torch.Tensor:
     hidden = torch.zeros(num_units, query_rows, num_keys, dtype=torch.bool)
     hidden[:, :used] = ~seen
     return hidden.view(num_units, query_rows, -1, TILE_KEYS).permute(2, 0, 1, 3).unsqueeze(2).contiguous()
-
-
-def _score_kernel(key_size: int) -> RowKernel:
-    keys = _noise(1, TILE_KEYS, key_size)
-    return lambda rows: torch.bmm(rows.unsqueeze(0), keys.transpose(1, 2))[0]
-
-
-def _value_kernel(value_size: int) -> RowKernel:
-    values = _noise(1, TILE_KEYS, value_size)
-    return lambda rows: torch.ones(1, len(rows), value_size).baddbmm_(rows.unsqueeze(0), values)[0]
-
-
-def _is_batch_invariant(key_size: int, value_size: int, count: int) -> bool:
-    largest = max(_TESTED_BATCHES)
-    queries, keys = _noise(largest, count, key_size), _noise(largest, TILE_KEYS, key_size)
-    weights, values = _noise(largest, count, TILE_KEYS), _noise(largest, TILE_KEYS, value_size)
-    start = torch.ones(largest, count, value_size)
-    scores, sums = torch.bmm(queries, keys.transpose(1, 2)), torch.baddbmm(start, weights, values)
-    return all(
-        torch.equal(torch.bmm(queries[-n:].clone(), keys[-n:].clone().transpose(1, 2)), scores[-n:])
-        and torch.equal(start[-n:].clone().baddbmm_(weights[-n:].clone(), values[-n:].clone()), sums[-n:])
-        for n in _TESTED_BATCHES
-    )
-
-
-def _test_rows(size: int) -> torch.Tensor:
-    return _noise(64, size)
-
-
-def _noise(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
