@@ -83,6 +83,7 @@ def run() -> Callable[..., int]:
     def run_request(manager: KVManager, request: RequestFacts, tokens: np.ndarray) -> int:
         hit = manager.admit(request, tokens)
         assert manager.reserve(request.request_id, len(tokens))
+        manager.take_copies()
         manager.commit(request.request_id, tokens, len(tokens))
         check(manager)
         manager.release(request.request_id)

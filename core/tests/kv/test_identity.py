@@ -158,7 +158,7 @@ def test_keys_do_not_depend_on_the_order_of_contributors(make_manager, facts):
         random.Random(seed).shuffle(named)
         manager = make_manager(contributors=list(named), collect_events=True)
         request = facts(metadata={"a": "x", "media": b"m"})
-        orders.add(tuple(manager._identity.explain(request)))
+        orders.add(tuple(manager._matcher._identity.explain(request)))
         tokens = np.arange(12)
         manager.admit(request, tokens)
         manager.reserve("r", 12)

@@ -10,6 +10,7 @@ from paceline.kv.invariants import check
 def _start(manager, request, tokens, num_computed=None):
     hit = manager.admit(request, tokens)
     assert manager.reserve(request.request_id, len(tokens))
+    manager.take_copies()
     manager.commit(request.request_id, tokens, len(tokens) if num_computed is None else num_computed)
     check(manager)
     return hit
@@ -27,9 +28,9 @@ def test_lookup_and_admit_agree_and_lookup_changes_nothing(make_manager, facts):
     found = manager.lookup(facts("b"), np.arange(12))
     after = (manager.num_free, manager.num_cached, manager.stats.queries, manager.block_tables.tolist())
     assert before == after
-    assert (found.num_tokens, found.num_blocks, found.num_idle_blocks, found.row) == (8, 2, 0, None)
+    assert (found.num_tokens, found.num_blocks, found.num_idle_blocks, found.row) == (10, 2, 0, None)
     admitted = manager.admit(facts("b"), np.arange(12))
-    assert (admitted.num_tokens, admitted.num_blocks) == (8, 2)
+    assert (admitted.num_tokens, admitted.num_blocks, admitted.num_copied_tokens) == (10, 2, 2)
     assert admitted.row == manager.row("b")
     assert _table(manager, "b") == _table(manager, "a")[:2]
     assert manager.drain_events() == []
@@ -98,8 +99,10 @@ def test_full_blocks_are_published_as_they_fill(make_manager, facts):
     found = []
     for num_computed in range(1, 21):
         manager.commit("a", tokens[:num_computed], num_computed)
-        found.append(manager.lookup(facts("b"), np.append(tokens, 0)).num_tokens)
-    assert found == [n // 4 * 4 for n in range(1, 21)]
+        found.append(manager.lookup(facts("b"), np.append(tokens, 0)))
+        check(manager)
+    assert [hit.num_blocks for hit in found] == [n // 4 for n in range(1, 21)]
+    assert [hit.num_tokens for hit in found] == list(range(1, 21)), "what is in a block that is not full is copied"
     [event] = manager.drain_events()
     assert (event.kind, list(event.block_ids)) == (KVEventKind.STORED, _table(manager, "a"))
     assert manager.drain_events() == []
@@ -108,14 +111,15 @@ def test_full_blocks_are_published_as_they_fill(make_manager, facts):
 def test_only_what_is_computed_is_published(make_manager, facts):
     manager = make_manager()
     _start(manager, facts("a"), np.arange(16), num_computed=7)
-    assert manager.lookup(facts("b"), np.arange(16)).num_tokens == 4
+    hit = manager.lookup(facts("b"), np.arange(16))
+    assert (hit.num_blocks, hit.num_tokens) == (1, 7)
 
 
 def test_hashing_is_once_per_block_over_a_life(make_manager, facts, monkeypatch):
     manager = make_manager(num_blocks=64, max_blocks_per_seq=64)
     calls = []
-    key = manager._identity.key
-    monkeypatch.setattr(manager._identity, "key", lambda *args: calls.append(args[3]) or key(*args))
+    key = manager._matcher._identity.key
+    monkeypatch.setattr(manager._matcher._identity, "key", lambda *args: calls.append(args[3]) or key(*args))
     tokens, request = np.arange(200), facts("a")
     for _ in range(50):
         manager.lookup(request, tokens[:100])
@@ -132,7 +136,8 @@ def test_a_waiting_request_whose_tokens_change_is_hashed_anew(make_manager, fact
     request, tokens = facts("b"), np.arange(9)
     assert manager.lookup(request, tokens).num_tokens == 8
     tokens[5] = 77
-    assert manager.lookup(request, tokens).num_tokens == 4
+    hit = manager.lookup(request, tokens)
+    assert (hit.num_blocks, hit.num_tokens) == (1, 5)
     assert manager.lookup(facts("b", cache_salt="s"), tokens).num_tokens == 0
 
 
@@ -248,6 +253,7 @@ def test_a_twin_is_forgotten_with_its_request(make_manager, facts):
     for name in ("b", "c"):
         manager.admit(facts(name, cache_salt=""), np.arange(3))
         manager.reserve(name, 4)
+        manager.take_copies()
         manager.commit(name, np.arange(4), 4)
         check(manager)
     manager.release("b")

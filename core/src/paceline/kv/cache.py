@@ -10,12 +10,16 @@ user while a twin is in use, the key moves to the twin. Hence the two facts that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+import numpy as np
 
 from paceline.api.observers import KVEvent, KVEventKind
 from paceline.kv.eviction import EvictionDriver
+from paceline.kv.heads import Place
 from paceline.kv.index import Entry, PrefixIndex
 from paceline.kv.pool import BlockPool
+from paceline.kv.retention import NO_RETENTION, Retention, RetentionTerm
 
 __all__ = ["BlockCache", "EventLog"]
 
@@ -65,6 +69,10 @@ class BlockCache:
         """Blocks that can be taken now: the free ones and, by evicting, the cached ones."""
         return self.pool.num_free + self.num_cached
 
+    def num_freed(self, held: Mapping[int, int], kept: Container[int]) -> int:
+        """Blocks, but for those ``kept``, that nobody would use if so many references to each were given up."""
+        return sum(self.pool.refs(block_id) == count for block_id, count in held.items() if block_id not in kept)
+
     def take(self, count: int) -> list[int]:
         """Take ``count`` blocks that hold nothing, evicting as needed; at most ``num_free``.
 
@@ -102,9 +110,25 @@ class BlockCache:
         self.driver.withdraw(block_ids)
         self.driver.touched(entries)
 
-    def drop(self, block_ids: Iterable[int]) -> None:
-        """Give up references, deepest block first. What is published and no longer used becomes cached."""
+    def pin(self, block_id: int) -> None:
+        """Take a reference to a block of which a part is used; ``drop`` gives it up."""
+        entry = self.index.of_block(block_id)
+        if entry is None:
+            self.pool.ref([block_id])
+        else:
+            self.hold([entry])
+
+    def drop(self, block_ids: Iterable[int], retention: Retention = NO_RETENTION) -> None:
+        """Give up references, deepest block first. What is published and no longer used becomes cached.
+
+        Args:
+            block_ids: The blocks; may be an iterator.
+            retention: What their user asks for those that are published.
+        """
         now_s = self._clock()
+        if retention.priority:
+            block_ids = list(block_ids)
+            self._retain(block_ids, retention.term(now_s), now_s)
         evictable = []
         for block_id in block_ids:
             if self.pool.unref(block_id):
@@ -122,7 +146,15 @@ class BlockCache:
                     evictable.append(entry)
         self.driver.offer(evictable)
 
-    def publish(self, block_id: int, key: bytes, parent: Entry | None, trust_domain: str) -> Entry:
+    def _retain(self, block_ids: Sequence[int], term: RetentionTerm, now_s: float) -> None:
+        for block_id in block_ids:
+            entry = self.index.of_block(block_id) or self.index.twins.get(block_id)
+            if entry is not None:
+                entry.retention = entry.retention.merged(term, now_s)
+
+    def publish(
+        self, block_id: int, key: bytes, parent: Entry | None, place: Place, tokens: np.ndarray, trust_domain: str
+    ) -> Entry:
         """Make the content of a full block in use known; return the entry of its key.
 
         If the key is resident already, the block becomes a twin; if nobody uses the resident block, it takes over.
@@ -136,7 +168,7 @@ class BlockCache:
             return entry
         now_s = self._clock()
         depth = 0 if parent is None else parent.depth + 1
-        entry = Entry(key, parent, depth, block_id, trust_domain, created_s=now_s, last_use_s=now_s)
+        entry = Entry(key, parent, place, tokens.copy(), depth, block_id, trust_domain, now_s, now_s)
         self.index.insert(entry)
         self._events.add(KVEventKind.STORED, [block_id], [key])
         return entry

@@ -40,6 +40,10 @@ class KeyChain:
             self._token_bytes += block.tobytes()
         return self._keys[depth]
 
+    def parent_key(self, depth: int) -> bytes:
+        """Key of the block before block ``depth``; the root before the first. Its key must have been asked for."""
+        return self._keys[depth - 1] if depth else self._root
+
     def serves(self, request: RequestFacts, tokens: np.ndarray) -> bool:
         """Whether this is the same request object, and all that was hashed is the head of these tokens."""
         num_hashed = len(self._keys) * self._block_size

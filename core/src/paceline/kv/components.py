@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -45,9 +45,31 @@ class DraftComponents:
             raise KVGroupError(f'there is no draft KV group "{name}"{did_you_mean(name, self.ranges)}')
         return self.ranges[name]
 
-    def hits(self, entries: Sequence[Entry]) -> dict[str, int]:
-        """Tokens of a prefix hit for which each group has its component, from the first block on."""
-        return {name: self._num_leading(entries, each.bit) * self._block_size for name, each in self.ranges.items()}
+    def hits(self, entries: Sequence[Entry], partial: Mapping[str, int]) -> dict[str, int]:
+        """Tokens of a prefix hit for which each group has its component, from the first block on.
+
+        Args:
+            entries: Its whole blocks.
+            partial: For each group, how much more there is after them; nothing for those that it lacks.
+        """
+        hits = {}
+        for name, each in self.ranges.items():
+            num_leading = self._num_leading(entries, each.bit)
+            more = partial.get(name, 0) if num_leading == len(entries) else 0
+            hits[name] = num_leading * self._block_size + more
+        return hits
+
+    def of_block(self, block_id: int, num_tokens: int) -> dict[str, int]:
+        """How many of the first ``num_tokens`` of a published block have each group's KV: all or none."""
+        bits = self._index.components(block_id)
+        return {name: num_tokens if bits & each.bit else 0 for name, each in self.ranges.items()}
+
+    def of_row(self, row: int, start: int, num_tokens: int) -> dict[str, int]:
+        """How many of a live request's positions from ``start`` on, at most ``num_tokens``, have each group's KV."""
+        return {
+            name: min(max(int(each.computed[row]) - start, 0), num_tokens) if each.first[row] == 0 else 0
+            for name, each in self.ranges.items()
+        }
 
     def _num_leading(self, entries: Sequence[Entry], bit: int) -> int:
         for number, entry in enumerate(entries):
@@ -58,7 +80,7 @@ class DraftComponents:
     def start(self, row: int, hits: dict[str, int]) -> None:
         """Begin a request with the lengths that a prefix hit gave."""
         for name, num_tokens in hits.items():
-            self.ranges[name].start(row, num_tokens // self._block_size, self._block_size)
+            self.ranges[name].start(row, num_tokens, self._block_size)
 
     def clamp(self, row: int, num_tokens: int) -> None:
         """Cut all ranges of a request to its first ``num_tokens`` positions."""

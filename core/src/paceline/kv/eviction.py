@@ -48,6 +48,8 @@ class EvictionDriver:
                 num_tokens=self._block_size,
                 recompute_cost=recompute_cost(entry.depth, self._block_size),
                 trust_domain=entry.trust_domain,
+                retention_priority=entry.retention.priority,
+                retention_expiry_s=entry.retention.expiry_s,
             )
             for entry in entries
         ]

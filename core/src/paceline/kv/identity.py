@@ -177,6 +177,11 @@ class IdentityBuilder:
                 self._model_fields |= _own(name, "model", contributor.model_fields())
         self._model_digest = digest("paceline.kv.model", self._model_fields)
 
+    @property
+    def has_block_fields(self) -> bool:
+        """Whether equal tokens after an equal prefix may still have different KV."""
+        return bool(self._block_level)
+
     def _boundary(self, name: str) -> Boundary:
         return self._boundaries.get(name, no_boundary)
 

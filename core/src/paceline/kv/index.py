@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from paceline.kv.heads import HeadIndex, Place
+from paceline.kv.retention import NO_TERM, RetentionTerm
 
 __all__ = ["Entry", "PrefixIndex"]
 
@@ -15,6 +21,8 @@ class Entry:
     Attributes:
         key: 32-byte key of the block's content.
         parent: The entry of the block before it; ``None`` at depth 0.
+        place: Where it is found by its head.
+        tokens: Its tokens, int64 ``[block_size]``.
         depth: Number of blocks before it.
         block_id: The block that hits are given.
         twins: Other blocks with the same content, each in use by the request that computed it.
@@ -23,10 +31,13 @@ class Entry:
         last_use_s: When it was hit, or its last user let go.
         children: Resident entries whose parent it is.
         hits: Prefix hits on it.
+        retention: The strongest of what its users asked for.
     """
 
     key: bytes
     parent: Entry | None
+    place: Place
+    tokens: np.ndarray
     depth: int
     block_id: int
     trust_domain: str
@@ -34,20 +45,25 @@ class Entry:
     last_use_s: float
     children: int = 0
     hits: int = 0
+    retention: RetentionTerm = NO_TERM
     twins: list[int] = field(default_factory=list)
 
 
 class PrefixIndex:
-    """Entries by key and by block, twins by block, and which draft components each block holds.
+    """Entries by key, by block and by head, twins by block, and which draft components each block holds.
 
     A component is a bit. It says of a *block* that the last writer of that group's slots in it made all of them,
     with the whole prefix in view; so it moves and vanishes with the block.
+
+    Attributes:
+        heads: All entries, and the live requests whose first unpublished block has committed tokens.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self._by_key: dict[bytes, Entry] = {}
         self._by_block: dict[int, Entry] = {}
         self._by_twin: dict[int, Entry] = {}
+        self.heads: HeadIndex[Any] = HeadIndex()
         self._components = [0] * num_blocks
 
     def __len__(self) -> int:
@@ -78,11 +94,13 @@ class PrefixIndex:
             assert self._by_key.get(entry.parent.key) is entry.parent, "the parent of a new entry is not resident"
             entry.parent.children += 1
         self._by_key[entry.key] = self._by_block[entry.block_id] = entry
+        self.heads.put(entry.place, entry, entry.tokens)
 
     def remove(self, entry: Entry) -> None:
         """Forget a key that has neither children nor twins."""
         assert not entry.children and not entry.twins
         del self._by_key[entry.key], self._by_block[entry.block_id]
+        self.heads.discard(entry.place, entry)
         if entry.parent is not None:
             entry.parent.children -= 1
 
@@ -111,6 +129,7 @@ class PrefixIndex:
         self._by_key.clear()
         self._by_block.clear()
         self._by_twin.clear()
+        self.heads.clear()
         self._components = [0] * len(self._components)
 
     def components(self, block_id: int) -> int:

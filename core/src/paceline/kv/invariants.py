@@ -23,16 +23,24 @@ def check(manager: KVManager) -> None:
     _check_entries(manager)
     _check_chains(manager)
     _check_evictable(manager)
+    _check_copies(manager)
+    _check_private(manager)
+    _check_heads(manager)
     for request_id, sequence in manager.sequences.items():
         _check_sequence(manager, request_id, sequence)
     _check_ranges(manager)
 
 
 def _check_references(manager: KVManager) -> None:
-    held = Counter(block_id for sequence in manager.sequences.values() for block_id in sequence.block_ids)
+    held, pins = _num_holders(manager), Counter(manager.copies.sources)
     for block_id in range(manager.num_total):
         refs = manager.cache.pool.refs(block_id)
-        assert refs == held[block_id], f"block {block_id} has {refs} references, {held[block_id]} tables hold it"
+        whose = f"{held[block_id]} tables hold it and {pins[block_id]} copies pin it"
+        assert refs == held[block_id] + pins[block_id], f"block {block_id} has {refs} references, {whose}"
+
+
+def _num_holders(manager: KVManager) -> Counter[int]:
+    return Counter(block_id for sequence in manager.sequences.values() for block_id in sequence.block_ids)
 
 
 def _check_accounts(manager: KVManager) -> None:
@@ -83,6 +91,37 @@ def _check_evictable(manager: KVManager) -> None:
     evictable = {entry.block_id for entry in cache.index.entries if not entry.children and cache.is_idle(entry)}
     told = cache.driver.evictable
     assert told == evictable, f"the policy was told {sorted(told)}, evictable are {sorted(evictable)}"
+
+
+def _check_copies(manager: KVManager) -> None:
+    """Who is owed a copy lives, and the copy goes into its first block that is not full."""
+    for request_id, copy in manager.copies.items():
+        assert request_id in manager.sequences, f"{request_id!r} is owed a copy and is not live"
+        sequence = manager.sequences[request_id]
+        assert copy.depth == sequence.num_computed // manager.block_size, f"{request_id!r} is owed a copy elsewhere"
+        assert copy.source not in sequence.block_ids, f"{request_id!r} is owed a copy of its own block {copy.source}"
+
+
+def _check_heads(manager: KVManager) -> None:
+    """Heads lead to the resident entries, and to the live requests that have begun a block; to nothing else."""
+    offering = [sequence for sequence in manager.sequences.values() if sequence.place is not None]
+    wanted = {*((entry.place, entry) for entry in manager.cache.index.entries), *((s.place, s) for s in offering)}
+    found = {(place, owner) for place, owner, _ in manager.cache.index.heads}
+    assert found == wanted, f"{len(found)} heads are found, {len(wanted)} blocks have one"
+    for sequence in offering:
+        num_tokens = sequence.num_computed - sequence.num_published * manager.block_size
+        assert 0 < num_tokens < manager.block_size, f"a request offers {num_tokens} tokens of a block"
+        assert sequence.may_publish, "a request offers KV from before a reset"
+
+
+def _check_private(manager: KVManager) -> None:
+    """What is still written into belongs to one request, and is found by no key."""
+    held, index = _num_holders(manager), manager.cache.index
+    for request_id, sequence in manager.sequences.items():
+        for block_id in sequence.block_ids[sequence.num_computed // manager.block_size :]:
+            assert held[block_id] == 1, f"{request_id!r} writes into block {block_id}, which others hold"
+            is_known = index.of_block(block_id) is not None or block_id in index.twins
+            assert not is_known, f"{request_id!r} writes into block {block_id}, which is published"
 
 
 def _check_sequence(manager: KVManager, request_id: str, sequence: LiveSequence) -> None:

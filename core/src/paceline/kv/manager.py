@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,11 +13,13 @@ from paceline.api.observers import KVEvent
 from paceline.api.proposers import KVGroup
 from paceline.kv.boundary import Boundary, no_boundary
 from paceline.kv.cache import BlockCache, EventLog
-from paceline.kv.chain import KeyChain
 from paceline.kv.components import DraftComponents
+from paceline.kv.copies import PendingCopies, PendingCopy
 from paceline.kv.eviction import EvictionDriver
 from paceline.kv.identity import IdentityBuilder
-from paceline.kv.index import Entry
+from paceline.kv.matching import PrefixMatcher
+from paceline.kv.publishing import Publisher
+from paceline.kv.retention import NO_RETENTION, Retention
 from paceline.kv.sequence import CacheStats, LiveSequence, PrefixHit
 from paceline.kv.tables import BlockTables
 
@@ -27,6 +30,9 @@ class KVManager:
     """Block tables, prefix cache and draft ranges of all live requests, by request id.
 
     Queries (``can_*``, ``lookup``, properties) change nothing; an act cannot fail after its query said yes.
+
+    Requests share full blocks only, and nobody writes into those. Where they part inside a block, the later one gets
+    a copy of the block's matching head, before it first writes: it always does so in its next step.
 
     Args:
         num_blocks: Size of the pool.
@@ -69,10 +75,11 @@ class KVManager:
         self.cache = BlockCache(num_blocks, driver, clock, self._events)
         self.tables = BlockTables(max_seqs, max_blocks_per_seq, block_size)
         self.components = DraftComponents(groups, self.tables, self.cache.index, max_seqs, block_size)
+        self.copies = PendingCopies(self.cache)
         self.sequences: dict[str, LiveSequence] = {}
-        self._identity = identity
         self._enable_prefix_caching = enable_prefix_caching
-        self._last_chain: KeyChain | None = None
+        self._matcher = PrefixMatcher(self.cache, self.components, identity, block_size, enable_prefix_caching)
+        self._publisher = Publisher(self.cache, block_size, offers_heads=not identity.has_block_fields)
 
     @property
     def num_total(self) -> int:
@@ -120,61 +127,67 @@ class KVManager:
         """Whether a sequence of this length fits when it is alone."""
         return num_tokens <= self.capacity_tokens
 
-    def lookup(self, request: RequestFacts, tokens: np.ndarray) -> PrefixHit:
-        """What the cache holds of ``tokens`` (int64, at least 1) for this request. Hits end at full blocks."""
-        return self._hit(self._match(self._chain(request, tokens), tokens), len(tokens))
+    def lookup(self, request: RequestFacts, tokens: np.ndarray, read_cache: bool = True) -> PrefixHit:
+        """What the cache holds of ``tokens`` (int64, at least 1) for this request: full blocks, and the head of one."""
+        return self._matcher.hit(self._matcher.match(request, tokens, read_cache), len(tokens))
 
-    def can_admit(self, hit: PrefixHit, num_slots: int, num_spare_blocks: int = 0) -> bool:
-        """Whether the request of this lookup could be admitted now and reserve ``num_slots``, with blocks to spare."""
-        num_missing = max(0, self._blocks_for(num_slots) - hit.num_blocks)
-        fits_table = max(self._blocks_for(num_slots), hit.num_blocks) <= self.tables.max_blocks_per_seq
-        fits_pool = num_missing + hit.num_idle_blocks + num_spare_blocks <= self.num_free
-        return self.tables.num_free_rows > 0 and fits_table and fits_pool
+    def can_admit(self, hit: PrefixHit, num_slots: int, num_spare_blocks: int = 0, without: Sequence[str] = ()) -> bool:
+        """Whether the request of this lookup could be admitted now and reserve ``num_slots``.
 
-    def admit(self, request: RequestFacts, tokens: np.ndarray) -> PrefixHit:
-        """Give the request a table row that begins with the blocks of ``lookup``'s hit, and hold them."""
+        Args:
+            hit: What ``lookup`` gave.
+            num_slots: At least the tokens looked up.
+            num_spare_blocks: Blocks that are to be left.
+            without: Live requests: the answer is for when they have been released. It may be no where it would be yes.
+        """
+        num_blocks = max(self._blocks_for(num_slots), hit.num_blocks)
+        num_taken = num_blocks - hit.num_blocks + hit.num_idle_blocks + max(num_spare_blocks, hit.num_idle_sources)
+        held = Counter(block_id for name in without for block_id in self.sequences[name].block_ids)
+        num_free = self.num_free + self.cache.num_freed(held, hit.block_ids)
+        fits_table = num_blocks <= self.tables.max_blocks_per_seq
+        return self.tables.num_free_rows + len(without) > 0 and fits_table and num_taken <= num_free
+
+    def admit(
+        self,
+        request: RequestFacts,
+        tokens: np.ndarray,
+        read_cache: bool = True,
+        retention: Retention = NO_RETENTION,
+    ) -> PrefixHit:
+        """Give the request a table row that begins with the blocks of ``lookup``'s hit, and hold them.
+
+        If the hit ends inside a block, a copy is owed: ``take_copies`` must be called, once the tokens' slots are
+        reserved, before anything is computed.
+
+        Args:
+            request: Whose identity it is.
+            tokens: int64, all known tokens.
+            read_cache: Without it there is no hit; what the request computes is published all the same.
+            retention: What it asks of the cache for its blocks.
+        """
         assert request.request_id not in self.sequences, f"request {request.request_id!r} is live already"
-        chain = self._chain(request, tokens)
-        entries = self._match(chain, tokens)
-        hit = self._hit(entries, len(tokens), row=self.tables.take_row())
+        match = self._matcher.match(request, tokens, read_cache)
+        hit = self._matcher.hit(match, len(tokens), row=self.tables.take_row())
         assert hit.row is not None
-        block_ids = [entry.block_id for entry in entries]
-        tail = entries[-1] if entries else None
-        self.sequences[request.request_id] = LiveSequence(hit.row, chain, block_ids, len(entries), tail)
-        self.tables.write(hit.row, 0, block_ids)
+        tail = match.entries[-1] if match.entries else None
+        self.sequences[request.request_id] = LiveSequence.start(hit, match.chain, tail, retention)
+        self.tables.write(hit.row, 0, hit.block_ids)
         self.components.start(hit.row, hit.components)
-        self.cache.hold(entries)
+        self.cache.hold(match.entries)
+        if match.partial is not None:
+            self.copies.add(request.request_id, PendingCopy(match.partial.block_id, hit.num_blocks))
         self.stats.queries += len(tokens)
         self.stats.hits += hit.num_tokens
         return hit
 
-    def _chain(self, request: RequestFacts, tokens: np.ndarray) -> KeyChain:
-        # A waiting request is looked up again and again; its tokens are hashed once.
-        last = self._last_chain
-        if last is None or not last.serves(request, tokens):
-            last = self._last_chain = KeyChain(self._identity, request, self.block_size)
-        return last
+    def take_copies(self) -> tuple[np.ndarray, np.ndarray]:
+        """Blocks to be copied now, in all groups: sources and destinations, int64 ``[n]`` each.
 
-    def _match(self, chain: KeyChain, tokens: np.ndarray) -> list[Entry]:
-        entries: list[Entry] = []
-        if self._enable_prefix_caching:
-            for depth in range(len(tokens) // self.block_size):
-                entry = self.cache.index.get(chain.key(depth, tokens))
-                if entry is None:
-                    break
-                entries.append(entry)
-        return entries
-
-    def _hit(self, entries: Sequence[Entry], num_tokens: int, row: int | None = None) -> PrefixHit:
-        num_kv_tokens = len(entries) * self.block_size
-        return PrefixHit(
-            num_tokens=max(0, min(num_kv_tokens, num_tokens - 1)),
-            num_kv_tokens=num_kv_tokens,
-            components=self.components.hits(entries),
-            num_blocks=len(entries),
-            num_idle_blocks=sum(map(self.cache.is_idle, entries)),
-            row=row,
-        )
+        All sources must be read before any destination is written, and that before anything else is written.
+        """
+        owed = [(copy.source, self.sequences[name].block_ids[copy.depth]) for name, copy in self.copies.take().items()]
+        pairs = np.array(owed, dtype=np.int64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
 
     def _blocks_for(self, num_slots: int) -> int:
         return -(-num_slots // self.block_size)
@@ -207,17 +220,16 @@ class KVManager:
     def commit(self, request_id: str, tokens: np.ndarray, num_computed: int) -> None:
         """Target KV of ``tokens[:num_computed]`` (int64, all committed tokens) is true now: publish full blocks.
 
-        Call ``clamp_drafts`` first when drafts were rejected. Each token is hashed once over a request's life.
+        Call ``clamp_drafts`` first when drafts were rejected. Each token is hashed once over a request's life. The
+        array is kept: these tokens must not change while the request lives.
         """
         sequence = self.sequences[request_id]
         assert num_computed <= min(len(tokens), self.capacity(request_id)), f"{num_computed} of {len(tokens)} tokens"
+        assert not len(self.copies), "something was computed before take_copies()"
+        sequence.num_computed = max(sequence.num_computed, num_computed)
         if not (self._enable_prefix_caching and sequence.may_publish):
             return
-        for depth in range(sequence.num_published, num_computed // self.block_size):
-            key = sequence.chain.key(depth, tokens)
-            block_id, domain = sequence.block_ids[depth], sequence.chain.request.trust_domain
-            sequence.tail = self.cache.publish(block_id, key, sequence.tail, domain)
-            sequence.num_published += 1
+        self._publisher.advance(sequence, tokens)
         self.components.mark(sequence.row, sequence.num_published)
 
     def rewind(self, request_id: str, num_slots: int) -> None:
@@ -235,14 +247,17 @@ class KVManager:
         """Drop a request's table: published blocks stay cached, others become free. Unknown ids are fine."""
         sequence = self.sequences.pop(request_id, None)
         if sequence is not None:
+            self.copies.cancel(request_id)
+            self._publisher.withdraw(sequence)
             self.tables.free_row(sequence.row)
-            self.cache.drop(reversed(sequence.block_ids))
+            self.cache.drop(reversed(sequence.block_ids), sequence.retention)
 
     def reset(self) -> None:
         """Forget everything cached. Live requests go on, and publish nothing any more."""
         self.cache.reset()
         for sequence in self.sequences.values():
-            sequence.may_publish, sequence.num_published, sequence.tail = False, 0, None
+            sequence.may_publish, sequence.num_published = False, 0
+            sequence.tail = sequence.place = None
 
     def draft_range(self, group: str, request_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Valid draft KV of live requests: ``first`` and ``computed`` (exclusive), int64 ``[n]`` each, copies."""
@@ -256,6 +271,7 @@ class KVManager:
             DraftRangeError: if a range is none, passes the reserved slots or does not continue the present one;
                 then nothing is stored.
         """
+        assert not len(self.copies), "something was computed before take_copies()"
         ranges, rows = self.components.group(group), self._rows(request_ids)
         capacity = np.array([self.capacity(request_id) for request_id in request_ids], dtype=np.int64)
         ranges.check(rows, first, computed, capacity, request_ids)

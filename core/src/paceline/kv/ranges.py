@@ -39,11 +39,11 @@ class DraftRanges:
         self.computed = np.zeros(max_seqs, dtype=np.int64)
         self.num_marked = np.zeros(max_seqs, dtype=np.int64)
 
-    def start(self, row: int, num_blocks: int, block_size: int) -> None:
-        """Begin a request with the component of its first ``num_blocks`` blocks."""
+    def start(self, row: int, num_tokens: int, block_size: int) -> None:
+        """Begin a request with the component of its first ``num_tokens`` positions."""
         self.first[row] = 0
-        self.computed[row] = num_blocks * block_size
-        self.num_marked[row] = num_blocks
+        self.computed[row] = num_tokens
+        self.num_marked[row] = num_tokens // block_size
 
     def clamp(self, row: int, num_tokens: int) -> None:
         """Cut the range to the first ``num_tokens`` positions."""

@@ -63,6 +63,11 @@ class KVStorage:
         """``(k, v)`` of every layer: ``[num_blocks, block_size, kv_heads, key_size]`` and ``[..., value_size]``."""
         return self._layers[group_name]
 
+    @property
+    def all_layers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """``layers`` of all groups."""
+        return [layer for layers in self._layers.values() for layer in layers]
+
     def _allocate(self, group: KVGroup) -> list[tuple[torch.Tensor, torch.Tensor]]:
         dtype = _dtype(group)
         head_shape = (self.num_blocks, self.block_size, group.num_kv_heads)
