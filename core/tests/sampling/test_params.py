@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from paceline.api.errors import PacelineError
-from paceline.sampling.params import SamplingParams, SamplingParamsError
+from paceline.sampling.params import BeamSearchError, SamplingParams, SamplingParamsError
 
 
 def test_defaults():
@@ -20,6 +20,17 @@ def test_defaults():
         "stop_token_ids": [],
         "ignore_eos": False,
         "logprobs": None,
+        "n": 1,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "prompt_logprobs": None,
+        "logit_bias": {},
+        "allowed_token_ids": None,
+        "bad_words": [],
+        "stop": [],
+        "include_stop_str_in_output": False,
+        "skip_special_tokens": True,
     }
     assert not params.is_greedy
     assert SamplingParams(temperature=0).is_greedy
@@ -39,6 +50,13 @@ def test_defaults():
         {"logprobs": 0},
         {"logprobs": 20},
         {"stop_token_ids": (1, 2)},
+        {"n": 16384},
+        {"presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 0.01},
+        {"repetition_penalty": 100},
+        {"prompt_logprobs": 0},
+        {"logit_bias": {3: -100, 4: 100}},
+        {"allowed_token_ids": {5}},
+        {"bad_words": ("no",)},
     ],
 )
 def test_values_at_the_bounds(values):
@@ -72,6 +90,17 @@ def test_no_stop_ids():
         ({"logprobs": 21}, "logprobs=21: input should be less than or equal to 20 (None is no report)"),
         ({"stop_token_ids": [-3]}, "stop_token_ids=-3: input should be greater than or equal to 0"),
         ({"stop_token_ids": "ab"}, "stop_token_ids='ab': input should be a valid list (a list of token ids)"),
+        ({"n": 0}, "n=0: input should be greater than or equal to 1 (1 is one completion)"),
+        ({"presence_penalty": 2.5}, "presence_penalty=2.5: input should be less than or equal to 2 (0 is off)"),
+        ({"frequency_penalty": -3}, "frequency_penalty=-3: input should be greater than or equal to -2 (0 is off)"),
+        ({"repetition_penalty": 0}, "repetition_penalty=0: input should be greater than or equal to 0.01 (1 is off)"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs=21: input should be less than or equal to 20 (None is no report)"),
+        ({"logit_bias": {5: 101}}, "logit_bias=101: input should be less than or equal to 100 (token ids with numbers"),
+        ({"logit_bias": {"a": 1}}, "logit_bias='a': input should be a valid integer (token ids with numbers"),
+        ({"logit_bias": [1]}, "logit_bias=[1]: input should be a valid dictionary (token ids with numbers"),
+        ({"allowed_token_ids": []}, "allowed_token_ids=[]: list should have at least 1 item"),
+        ({"bad_words": ["x", " "]}, "bad_words=['x', ' ']: a bad word should be more than white space"),
+        ({"bad_words": "word"}, "bad_words='word': input should be a valid list (a list of texts)"),
         ({"min_tokens": 20}, "min_tokens=20 exceeds max_tokens=16; lower the one or raise the other"),
     ],
 )
@@ -85,8 +114,8 @@ def test_bad_values_are_named_with_their_bound(values, message):
 def test_unknown_names_are_refused_with_the_nearest_known_one():
     with pytest.raises(SamplingParamsError, match=r'parameter "temprature"; did you mean "temperature"\?'):
         SamplingParams(temprature=0.5)
-    with pytest.raises(SamplingParamsError, match=r'unknown sampling parameter "n"; known: .*temperature'):
-        SamplingParams(n=2)
+    with pytest.raises(SamplingParamsError, match=r'unknown sampling parameter "zzz"; known: .*temperature'):
+        SamplingParams(zzz=2)
 
 
 def test_all_faults_are_reported_at_once():
@@ -97,6 +126,24 @@ def test_all_faults_are_reported_at_once():
 def test_validation_from_a_dict_raises_the_same_error():
     with pytest.raises(SamplingParamsError, match="top_p"):
         SamplingParams.model_validate({"top_p": 3.0})
+
+
+def test_numbers_of_a_bias_may_come_as_json_has_them():
+    assert SamplingParams(logit_bias={"5": 1, 7: -2.5}).logit_bias == {5: 1.0, 7: -2.5}
+    assert SamplingParams(logit_bias=None, bad_words=None).logit_bias == {}
+
+
+@pytest.mark.parametrize("given", [{"use_beam_search": True}, {"best_of": 4, "n": 2}])
+def test_beam_search_is_refused_by_name(given):
+    name = next(iter(given))
+    with pytest.raises(BeamSearchError, match=rf"PACELINE-E502: {name} is refused: beam search .*n=\.\.\., logprobs=0"):
+        SamplingParams(**given)
+
+
+@pytest.mark.parametrize("given", [{"presence_penalty": 1}, {"frequency_penalty": -1}, {"repetition_penalty": 1.1}])
+def test_penalties_are_noticed(given):
+    assert SamplingParams(**given).has_penalties
+    assert not SamplingParams(temperature=0.5).has_penalties
 
 
 def test_immutable():

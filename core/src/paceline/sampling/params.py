@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -9,13 +10,15 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from paceline.api.errors import PacelineError, did_you_mean
 
-__all__ = ["SamplingParams", "SamplingParamsError"]
+__all__ = ["BeamSearchError", "SamplingParams", "SamplingParamsError"]
 
 MIN_TEMPERATURE = 1e-5
 MAX_TEMPERATURE = 1e4
 MAX_LOGPROBS = 20
+MAX_SAMPLES = 16384
 
 TokenId = Annotated[int, Field(ge=0)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class SamplingParamsError(PacelineError):
@@ -24,10 +27,34 @@ class SamplingParamsError(PacelineError):
     code = "PACELINE-E501"
 
 
+class BeamSearchError(SamplingParamsError):
+    """Beam search was asked for."""
+
+    code = "PACELINE-E502"
+
+    @classmethod
+    def asked_by(cls, name: str) -> Self:
+        """The error for a parameter or a method of this name."""
+        return cls(_NO_BEAM_SEARCH.format(name))
+
+
+_NO_BEAM_SEARCH = (
+    "{} is refused: beam search ranks whole sequences, so which token comes next depends on the other beams and not on "
+    "the request alone, and drafts could not be verified without changing the result; sample instead with n=..., "
+    "logprobs=0 and keep the completion of the highest cumulative_logprob, or use temperature=0 for the likeliest "
+    "token at each position"
+)
+_BEAM_SEARCH_NAMES = ("use_beam_search", "best_of")
+
+
 class SamplingParams(BaseModel):
     """How one request is sampled. Immutable.
 
     Attributes:
+        n: Completions of the prompt; with more than one, number j is sampled under ``derive_seed(seed, j)``.
+        presence_penalty: Taken off the logits of tokens in the output so far.
+        frequency_penalty: Taken off once for each time that a token stands in the output.
+        repetition_penalty: Logits of tokens in prompt or output are divided by it if positive, else multiplied.
         temperature: Scores are divided by it; 0 chooses greedily.
         top_p: Keep the smallest set of tokens that holds this share of the probability; 1 = off.
         top_k: Keep the k best tokens; 0 or -1 = off.
@@ -38,13 +65,29 @@ class SamplingParams(BaseModel):
         stop_token_ids: Further ids that end the output.
         ignore_eos: Go on past the end token.
         logprobs: Report the log-probability of each emitted token and of this many best ones; ``None`` = no report.
+        prompt_logprobs: The same for each prompt token but the first. The prompt is computed anew for it: the prefix
+            cache is not read.
+        logit_bias: ``token id -> number`` added to its logit; ids may be strings of digits, as JSON has them.
+        allowed_token_ids: Only these may be chosen; ``None`` = all.
+        stop: Strings that end the output; they are searched in its text, from token ``min_tokens`` on.
+        include_stop_str_in_output: Whether the stop string stays in the text.
+        skip_special_tokens: Whether special tokens are left out of the text.
+        bad_words: Texts that may not be completed in the output, be it at its start or after a space.
+
+    Logits are edited in this order: allowed ids, bad words and ``min_tokens``; bias; penalties; then temperature,
+    min-p, top-k and top-p.
 
     Raises:
         SamplingParamsError: for an unknown name or a value out of bounds.
+        BeamSearchError: for the names that other engines have for beam search.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    n: int = Field(1, ge=1, le=MAX_SAMPLES, description="1 is one completion")
+    presence_penalty: float = Field(0.0, ge=-2, le=2, description="0 is off")
+    frequency_penalty: float = Field(0.0, ge=-2, le=2, description="0 is off")
+    repetition_penalty: float = Field(1.0, ge=0.01, le=100, description="1 is off")
     temperature: float = Field(1.0, ge=0, le=MAX_TEMPERATURE, description="0 is greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="1 is off")
     top_k: int = Field(0, ge=-1, lt=2**63, description="0 and -1 are off")
@@ -53,21 +96,63 @@ class SamplingParams(BaseModel):
     max_tokens: int | None = Field(16, ge=1, description="None is up to the context limit")
     min_tokens: int = Field(0, ge=0, description="0 is off")
     stop_token_ids: list[TokenId] = Field(default_factory=list, description="a list of token ids")
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list, description="a string or a list of strings, none of them empty"
+    )
+    include_stop_str_in_output: bool = Field(False, description="True or False")
+    skip_special_tokens: bool = Field(True, description="True or False")
     ignore_eos: bool = Field(False, description="True or False")
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="None is no report")
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS, description="None is no report")
+    logit_bias: dict[TokenId, Bias] = Field(default_factory=dict, description="token ids with numbers from -100 to 100")
+    allowed_token_ids: list[TokenId] | None = Field(None, min_length=1, description="a list of token ids; None is all")
+    bad_words: list[str] = Field(default_factory=list, description="a list of texts")
 
     def __init__(self, **values: Any) -> None:
+        for name in _BEAM_SEARCH_NAMES:
+            if name in values:
+                raise BeamSearchError.asked_by(name)
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise SamplingParamsError("; ".join(map(_explain, error.errors()))) from None
 
-    @field_validator("stop_token_ids", mode="before")
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _as_strings(cls, value: object) -> object:
+        if value is None:
+            return []
+        if isinstance(value, str):
+            return [value]
+        return list(value) if isinstance(value, tuple | set | frozenset) else value
+
+    @field_validator("stop_token_ids", "bad_words", mode="before")
     @classmethod
     def _as_list(cls, value: object) -> object:
         if value is None:
             return []
         return list(value) if isinstance(value, tuple | set | frozenset) else value
+
+    @field_validator("allowed_token_ids", mode="before")
+    @classmethod
+    def _as_list_or_none(cls, value: object) -> object:
+        return list(value) if isinstance(value, tuple | set | frozenset) else value
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _with_number_keys(cls, value: object) -> object:
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            return value
+        return {int(key) if isinstance(key, str) and key.isdecimal() else key: bias for key, bias in value.items()}
+
+    @field_validator("bad_words")
+    @classmethod
+    def _not_blank(cls, words: list[str]) -> list[str]:
+        if not all(word.strip() for word in words):
+            raise PydanticCustomError("blank", "a bad word should be more than white space")
+        return words
 
     @field_validator("temperature")
     @classmethod
@@ -81,6 +166,11 @@ class SamplingParams(BaseModel):
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise PydanticCustomError("order", f"min_tokens={self.min_tokens} exceeds max_tokens={self.max_tokens}")
         return self
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens seen before change the logits."""
+        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0, 0, 1)
 
     @property
     def is_greedy(self) -> bool:

@@ -1,4 +1,4 @@
-"""The logits pipeline: bans, temperature, min-p, top-k, top-p, in this order.
+"""The logits pipeline: allowed ids, bans, bias, penalties, temperature, min-p, top-k, top-p, in this order.
 
 Each row's scores depend on that row alone, bit for bit: only maxima, single correctly rounded operations, sorted values
 and integer sums are used.
@@ -6,11 +6,12 @@ and integer sums are used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
+from paceline.sampling.edits import edit
 from paceline.sampling.exact_math import exp_mass, log
 from paceline.sampling.noise import row_slices
 from paceline.sampling.rows import RowParams
@@ -31,10 +32,10 @@ def process(logits: Tensor, rows: RowParams) -> Tensor:
 
     Returns:
         float32 ``[R, V]``: ``(logits - max) / temperature`` with -inf at excluded ids. Ties at a threshold are kept.
-        Greedy rows: the logits with the bans. May be ``logits`` itself. A row with NaN keeps NaN somewhere.
+        Greedy rows: the logits with the edits. May be ``logits`` itself. A row with NaN keeps NaN somewhere.
     """
     assert logits.dtype == torch.float32 and logits.shape[0] == rows.temperature.shape[0]
-    scores = _ban(logits, rows.banned) if rows.banned else logits
+    scores = edit(logits, rows.allowed, rows.banned, rows.bias, rows.penalties)
     if rows.all_greedy:
         return scores
     scores = _scale(scores, rows.temperature)
@@ -44,14 +45,6 @@ def process(logits: Tensor, rows: RowParams) -> Tensor:
         _filter(scores, (rows.top_k > 0) & (rows.temperature > 0), _top_k_floor, rows.top_k)
     if rows.any_top_p:
         _filter(scores, (rows.top_p < 1) & (rows.temperature > 0), _top_p_floor, rows.top_p)
-    return scores
-
-
-def _ban(logits: Tensor, banned: Sequence[tuple[int, Sequence[int]]]) -> Tensor:
-    rows = torch.tensor([row for row, ids in banned for _ in ids], device=logits.device)
-    ids = torch.tensor([token for _, ids in banned for token in ids], device=logits.device)
-    scores = logits.clone()
-    scores[rows, ids] = -torch.inf
     return scores
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paceline.sampling.edits import AllowedIds, LogitBias, Penalties
+
 __all__ = ["RowParams"]
 
 
@@ -29,6 +31,9 @@ class RowParams:
         any_top_k: A row with a temperature has top-k on; likewise for the next two.
         any_top_p: See above.
         any_min_p: See above.
+        allowed: Rows that may only choose among some ids; ``None`` = no row, likewise for the next two.
+        bias: Numbers added to logits.
+        penalties: Penalties for tokens already seen.
     """
 
     temperature: Tensor
@@ -37,11 +42,14 @@ class RowParams:
     min_p: Tensor
     seeds: Tensor
     positions: Tensor
-    banned: list[tuple[int, Sequence[int]]]
+    banned: list[tuple[int, Sequence[int] | np.ndarray]]
     all_greedy: bool
     any_top_k: bool
     any_top_p: bool
     any_min_p: bool
+    allowed: AllowedIds | None = None
+    bias: LogitBias | None = None
+    penalties: Penalties | None = None
 
     @classmethod
     def build(
@@ -53,7 +61,10 @@ class RowParams:
         min_p: np.ndarray,
         seeds: np.ndarray,
         positions: np.ndarray,
-        banned: Sequence[tuple[int, Sequence[int]]] = (),
+        banned: Sequence[tuple[int, Sequence[int] | np.ndarray]] = (),
+        allowed: AllowedIds | None = None,
+        bias: LogitBias | None = None,
+        penalties: Penalties | None = None,
         device: torch.device | str = "cpu",
     ) -> Self:
         """Move host arrays ``[R]`` to the device and note which filters are in use."""
@@ -72,4 +83,7 @@ class RowParams:
             any_top_k=bool((sampled & (top_k > 0)).any()),
             any_top_p=bool((sampled & (nucleus < 1)).any()),
             any_min_p=bool((sampled & (floor > 0)).any()),
+            allowed=allowed,
+            bias=bias,
+            penalties=penalties,
         )
