@@ -1,21 +1,18 @@
-"""The command line: ``paceline generate | demo | plugins | config | bench``."""
+"""The command line: ``paceline generate | chat | demo | plugins | config | bench``."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from enum import StrEnum
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any
 
 import typer
 
 from paceline import __version__
-from paceline.api.errors import PacelineError
 from paceline.api.version import API_VERSION
 from paceline.bench.commands import app as bench_app
+from paceline.config.command_line import EXIT_FAILED, Numerics, clean_exit, key_values, parsed
 from paceline.config.commands import ConfigFile
 from paceline.config.commands import app as config_app
 from paceline.config.sources import resolve
@@ -33,33 +30,7 @@ app.add_typer(plugins_app)
 app.add_typer(config_app)
 app.add_typer(bench_app)
 
-P = ParamSpec("P")
-EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 _OWN_OPTIONS = ("model", "numerics", "num_speculative_tokens", "proposer", "proposer_options")
-
-
-class Numerics(StrEnum):
-    """Whether results may differ in the last bit with the batch."""
-
-    FAST = "fast"
-    EXACT = "exact"
-
-
-def _clean_exit(command: Callable[P, None]) -> Callable[P, None]:
-    """Errors of the user's end as one line on stderr, Ctrl-C without a traceback."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except PacelineError as error:
-            typer.echo(str(error), err=True)
-            raise typer.Exit(EXIT_FAILED) from error
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(EXIT_INTERRUPTED) from None
-
-    return run
 
 
 def _print_version(wanted: bool) -> None:
@@ -75,20 +46,6 @@ def main(
     ] = False,
 ) -> None:
     """Options before a command."""
-
-
-def _key_values(pairs: list[str]) -> dict[str, Any]:
-    """``key=value`` pairs; a value is read as JSON where it is JSON, else as text."""
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        key, separator, text = pair.partition("=")
-        if not separator:
-            raise typer.BadParameter(f'"{pair}" is not of the form key=value')
-        try:
-            values[key] = json.loads(text)
-        except json.JSONDecodeError:
-            values[key] = text
-    return values
 
 
 def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:
@@ -109,7 +66,7 @@ def _text_of(file: Path) -> str:
 
 
 def _engine_options(pairs: list[str]) -> dict[str, Any]:
-    values = _key_values(pairs)
+    values = parsed("--engine-option", key_values, pairs)
     for name in _OWN_OPTIONS:
         if name in values:
             own = name.removesuffix("s") if name == "proposer_options" else name
@@ -117,8 +74,27 @@ def _engine_options(pairs: list[str]) -> dict[str, Any]:
     return values
 
 
+def _given(
+    model: str | None,
+    proposer: str | None,
+    num_speculative_tokens: int | None,
+    proposer_option: list[str] | None,
+    engine_option: list[str] | None,
+    numerics: Numerics | None = None,
+) -> dict[str, Any]:
+    """What the command line says of the engine; what it leaves out comes from elsewhere."""
+    given = {
+        "model": model,
+        "numerics": numerics and str(numerics),
+        "proposer": proposer,
+        "proposer_options": parsed("--proposer-option", key_values, proposer_option or []) or None,
+        "num_speculative_tokens": num_speculative_tokens,
+    }
+    return _engine_options(engine_option or []) | {name: value for name, value in given.items() if value is not None}
+
+
 @app.command()
-@_clean_exit
+@clean_exit()
 def generate(
     prompts: Annotated[list[str] | None, typer.Argument(help="Prompts; - reads standard input.")] = None,
     config: ConfigFile = None,
@@ -158,15 +134,8 @@ def generate(
       paceline generate -m ./my-model --temperature 0.8 --seed 1 --engine-option max_model_len=2048 - < prompt.txt
     """
     texts = _read_prompts(prompts or [], prompts_file)
-    given = {
-        "model": model,
-        "numerics": numerics and str(numerics),
-        "proposer": proposer,
-        "proposer_options": _key_values(proposer_option or []) or None,
-        "num_speculative_tokens": num_speculative_tokens,
-    }
-    options = _engine_options(engine_option or []) | {name: value for name, value in given.items() if value is not None}
-    settings = resolve(options, config)
+    given = _given(model, proposer, num_speculative_tokens, proposer_option, engine_option, numerics=numerics)
+    settings = resolve(given, config)
     from paceline import LLM, SamplingParams  # torch comes with it: seconds that a wrong option must not cost
     from paceline.engine.chat import chat_prompt
 
@@ -197,7 +166,43 @@ def _print_output(text: str, output: Any, as_json: bool, alone: bool) -> None:
 
 
 @app.command()
-@_clean_exit
+@clean_exit()
+def chat(
+    config: ConfigFile = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Directory, hub id, .gguf file, or demo, which is the default.")
+    ] = None,
+    proposer: Annotated[str | None, typer.Option(help="Proposer plugin, such as ngram; none if left out.")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option(help="Most draft tokens per step.")] = None,
+    proposer_option: Annotated[
+        list[str] | None, typer.Option(help="Option of the proposer: key=value; may be repeated.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 512,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; the checkpoint's own if left out.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option(help="Any other field of the engine's configuration: key=value; may be repeated."),
+    ] = None,
+) -> None:
+    """Talk to a model. Answers stream; /stats, /reset and /exit are commands, Ctrl-C stops an answer.
+
+    Example:
+
+      paceline chat --proposer ngram --temperature 0
+    """
+    settings = resolve(_given(model, proposer, num_speculative_tokens, proposer_option, engine_option), config)
+    from paceline import LLM, SamplingParams
+    from paceline.chat import run_chat
+
+    own = {"max_tokens": max_tokens, "seed": seed, "temperature": temperature}
+    with LLM.from_config(settings.config) as llm:
+        defaults = llm.get_default_sampling_params().model_dump()
+        run_chat(llm, SamplingParams(**defaults | {name: value for name, value in own.items() if value is not None}))
+
+
+@app.command()
+@clean_exit()
 def demo(
     max_tokens: Annotated[int, typer.Option(help="Most tokens to emit per prompt.", min=1)] = 96,
     numerics: Annotated[Numerics, typer.Option(help="fast may differ at near ties.")] = Numerics.EXACT,

@@ -42,6 +42,7 @@ from paceline.api.observers import (
     StepEvent,
 )
 from paceline.api.proposers import (
+    Choose,
     CommittedBatch,
     DraftShape,
     KVGroup,
@@ -65,6 +66,7 @@ __all__ = [
     "API_VERSION",
     "ENTRY_POINT_GROUP",
     "BlockFacts",
+    "Choose",
     "CommittedBatch",
     "ControllerCapabilities",
     "ControllerContext",

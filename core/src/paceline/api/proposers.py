@@ -27,6 +27,7 @@ from paceline.api.facts import SamplingFacts, TargetFacts
 from paceline.api.specs import Spec
 
 __all__ = [
+    "Choose",
     "CommittedBatch",
     "DraftShape",
     "KVGroup",
@@ -169,6 +170,31 @@ class KVView(Protocol):
         """
 
 
+class Choose(Protocol):
+    """The verifier's own rule on a proposer's logits; valid until the ``propose`` call that received it returns.
+
+    The rule is all of a request's sampling parameters (allowed ids, bad words, ``min_tokens``, bias, penalties,
+    temperature, min-p, top-k, top-p) and its noise. Penalties and bad words look at the tokens before the position:
+    the known ones, and those drafted in between. A proposer that drafts a chain front to back need not name the
+    latter: the tokens that this object returned for earlier positions in the same call are taken (for a position
+    chosen twice, the later choice). Whoever drafts otherwise, such as trees, gives them as ``drafted``.
+    """
+
+    def __call__(self, logits: Any, positions: np.ndarray, drafted: np.ndarray | None = None) -> Any:
+        """Choose one token per request of the batch.
+
+        Args:
+            logits: float32 ``[requests, vocab]``, on the target's device. Rows of requests that want no token may
+                hold anything finite.
+            positions: int64 ``[requests]``, position of the token chosen.
+            drafted: int64 ``[requests, width]``: what stands between the last known token and the position, in this
+                order, padded with -1.
+
+        Returns:
+            int64 ``[requests]``, on the target's device.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeBatch:
     """The decoding requests that may draft in this step. Arrays are on the host.
@@ -183,7 +209,7 @@ class ProposeBatch:
             noise for the token at that position (0 for greedy rows). A draft of
             ``argmax(log q + noise)`` is coupled to the target's choice.
         choose: ``(logits [requests, vocab], positions [requests]) -> int64 [requests]``: the verifier's own rule
-            (temperature, min-p, top-k, top-p and noise of each request) applied to the proposer's logits.
+            applied to the proposer's logits; see ``Choose``.
     """
 
     requests: tuple[RequestView, ...]
@@ -192,7 +218,7 @@ class ProposeBatch:
     positions: np.ndarray
     kv: Mapping[str, KVView]
     noise: Callable[[np.ndarray], Any]
-    choose: Callable[[Any, np.ndarray], Any]
+    choose: Choose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ProposerChoice", "key_values", "parse_batches", "parse_proposer", "parse_proposers"]
+from paceline.config.command_line import key_values
+
+__all__ = ["ProposerChoice", "parse_batches", "parse_proposer", "parse_proposers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +52,6 @@ def parse_proposers(texts: Sequence[str]) -> list[ProposerChoice]:
     if repeated is not None:
         raise ValueError(f'"{repeated}" is given twice; name each choice once')
     return choices
-
-
-def key_values(pairs: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` pairs; a value is read as JSON where it is JSON, else as text.
-
-    Raises:
-        ValueError: naming the pair that is none.
-    """
-    return dict(_key_value(pair) for pair in pairs)
-
-
-def _key_value(pair: str) -> tuple[str, Any]:
-    key, separator, text = pair.partition("=")
-    if not separator or not key:
-        raise ValueError(f'"{pair}" is not of the form key=value')
-    try:
-        return key, json.loads(text)
-    except json.JSONDecodeError:
-        return key, text
 
 
 def parse_batches(text: str) -> list[int]:

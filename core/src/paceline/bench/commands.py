@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.api.errors import PacelineError
-from paceline.bench.choices import key_values, parse_batches, parse_proposers
+from paceline.bench.choices import parse_batches, parse_proposers
+from paceline.config.command_line import EXIT_FAILED, Numerics, clean_exit, key_values, parsed
 
 if TYPE_CHECKING:
     from paceline.bench.lineup import Contest
@@ -21,17 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(name="bench", help="Measure and compare engines on the same prompts.", no_args_is_help=True)
-
-EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
-T = TypeVar("T")
-
-
-class Numerics(StrEnum):
-    """Whether results may differ in the last bit with the batch."""
-
-    FAST = "fast"
-    EXACT = "exact"
-
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Directory, hub id, .gguf file, or demo.")]
 Proposers = Annotated[
@@ -81,8 +68,8 @@ def compare_command(
 
       paceline bench compare --proposer "ngram num_speculative_tokens=5" --batch 1,16 --rounds 3 -o result.json
     """
-    batches = _parsed("--batch", parse_batches, batch)
-    with _clean_exit():
+    batches = parsed("--batch", parse_batches, batch)
+    with clean_exit():
         contest = _contest(model, proposer, engine_option, numerics, ignore_eos)
         _check_output(output)
         from paceline.bench.compare import PromptChoice, compare
@@ -120,7 +107,7 @@ def agreement_command(
 
       paceline bench agreement --proposer ngram --numerics exact --temperature 0.8 --seed 1
     """
-    with _clean_exit():
+    with clean_exit():
         contest = _contest(model, proposer, engine_option, numerics, ignore_eos)
         _check_output(output)
         from paceline.bench.agreement import AgreementPlan, agree
@@ -137,31 +124,11 @@ def agreement_command(
         raise typer.Exit(EXIT_FAILED)
 
 
-@contextmanager
-def _clean_exit() -> Iterator[None]:
-    """Errors of the user's end as one line on stderr, Ctrl-C without a traceback."""
-    try:
-        yield
-    except PacelineError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(EXIT_FAILED) from error
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def _parsed(option: str, parse: Callable[[Any], T], value: Any) -> T:
-    try:
-        return parse(value)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
 def _contest(
     model: str, proposers: Sequence[str] | None, engine_options: Sequence[str] | None, numerics: str, ignore_eos: bool
 ) -> Contest:
-    chosen = _parsed("--proposer", parse_proposers, proposers or ())
-    options = _parsed("--engine-option", key_values, engine_options or ())
+    chosen = parsed("--proposer", parse_proposers, proposers or ())
+    options = parsed("--engine-option", key_values, engine_options or ())
     from paceline.bench.lineup import Contest
 
     return Contest(model, chosen, options, str(numerics), ignore_eos)

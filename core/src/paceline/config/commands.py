@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.api.errors import PacelineError
-from paceline.config.environment import read_value
+from paceline.config.command_line import clean_exit, key_values, parsed
 from paceline.config.layer import Source
 from paceline.config.layout import json_schema
 from paceline.config.page import as_markdown
@@ -41,12 +40,9 @@ def show_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print every field in force and where it came from: command line, environment, file and line, or default."""
-    given = _key_values(engine_option or []) | ({} if model is None else {"model": model})
-    try:
+    given = parsed("--engine-option", key_values, engine_option or []) | ({} if model is None else {"model": model})
+    with clean_exit():
         resolved = resolve(given, config)
-    except PacelineError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
     if as_json:
         typer.echo(json.dumps(_record(resolved), indent=2))
     else:
@@ -63,16 +59,6 @@ def schema_command() -> None:
 def arguments_command() -> None:
     """Print what becomes of each engine argument of vLLM, as Markdown."""
     typer.echo(as_markdown(), nl=False)
-
-
-def _key_values(pairs: list[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        key, separator, text = pair.partition("=")
-        if not separator:
-            raise typer.BadParameter(f'"{pair}" is not of the form key=value', param_hint="--engine-option")
-        values[key] = read_value(text)
-    return values
 
 
 def _record(resolved: Resolved) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,7 +175,7 @@ def _engine(parts: _Parts, proposer: Loaded | None) -> Engine:
     storage = KVStorage(groups, num_blocks, config.block_size, parts.loaded.device)
     taps = parts.capabilities.hidden_layers
     runner = ModelRunner(parts.loaded, storage.layers(TARGET), parts.ops, taps)
-    table = SamplingTable(config.max_num_seqs, parts.loaded.device)
+    table = SamplingTable(config.max_num_seqs, facts.vocab_size, parts.loaded.device)
     target = TargetPass(
         runner, kv, vocab_size=facts.vocab_size, top_k=parts.capabilities.target_top_k, device=parts.loaded.device
     )
@@ -187,7 +187,7 @@ def _engine(parts: _Parts, proposer: Loaded | None) -> Engine:
         target=target,
         table=table,
         committer=Committer(kv, storage),
-        decode=_decoder(parts.loaded),
+        decode=_decoder(parts.loaded) or (lambda token_ids, skips: ""),
         events=EventLog(watchers, kv),
         clock=parts.clock,
     )
@@ -281,6 +281,8 @@ def _admission(parts: _Parts, kv: KVManager) -> Admission:
         max_model_len=parts.facts.max_model_len,
         eos_token_ids=parts.loaded.eos_token_ids,
         seed=parts.config.seed,
+        encode=_encoder(parts.loaded),
+        decode=_decoder(parts.loaded),
     )
 
 
@@ -336,8 +338,16 @@ def _speculation(
     )
 
 
-def _decoder(loaded: LoadedModel) -> Callable[[list[int]], str]:
+def _encoder(loaded: LoadedModel) -> Callable[[str], list[int]] | None:
+    """Text to tokens, without special tokens."""
     tokenizer = loaded.tokenizer
     if tokenizer is None:
-        return lambda token_ids: ""
-    return lambda token_ids: tokenizer.decode(token_ids, skip_special_tokens=True)
+        return None
+    return lambda text: tokenizer.encode(text, add_special_tokens=False)
+
+
+def _decoder(loaded: LoadedModel) -> Callable[[Sequence[int], bool], str] | None:
+    tokenizer = loaded.tokenizer
+    if tokenizer is None:
+        return None
+    return lambda token_ids, skips: tokenizer.decode(token_ids, skip_special_tokens=skips)

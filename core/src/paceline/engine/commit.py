@@ -13,7 +13,7 @@ from paceline.engine.request import FinishReason, Request
 from paceline.engine.verifier import Outcome
 from paceline.kv.manager import KVManager
 from paceline.kv.storage import KVStorage
-from paceline.ops.kv import move_kv
+from paceline.ops.kv import copy_blocks, move_kv
 
 __all__ = ["Committed", "Committer"]
 
@@ -43,6 +43,16 @@ class Committer:
     def __init__(self, kv: KVManager, storage: KVStorage) -> None:
         self._kv = kv
         self._layers = storage.layers("target")
+        self._all_layers = storage.all_layers
+
+    def copy_blocks(self) -> None:
+        """Give newly admitted requests the heads of blocks that they share in part, before anything is written."""
+        sources, destinations = self._kv.take_copies()
+        if len(sources):
+            device = self._all_layers[0][0].device
+            copy_blocks(
+                self._all_layers, torch.from_numpy(sources).to(device), torch.from_numpy(destinations).to(device)
+            )
 
     def commit(self, plan: Plan, outcome: Outcome) -> Committed:
         """Append what was emitted, publish full blocks, give back what drafts reserved."""
@@ -51,12 +61,18 @@ class Committer:
         num_computed = plan.starts + plan.counts
         num_computed[: plan.num_decoding] = plan.starts[: plan.num_decoding] + 1
         num_computed[plan.emitters] += outcome.num_accepted
+        retried = np.array(outcome.retried, dtype=np.int64)
+        num_computed[plan.emitters[retried]] = plan.starts[plan.emitters[retried]] + outcome.num_emitted[retried]
+        is_finite = self._is_finite(plan, num_computed)
         once = np.array([request.num_once_computed for request in plan.requests], dtype=np.int64)
         emitter_of = dict(zip(plan.emitters.tolist(), range(len(plan.emitters)), strict=True))
         finished = []
         for index, request in enumerate(plan.requests):
+            if request.prompt_logprobs is not None:
+                request.prompt_logprobs.extend(outcome.prompt_logprobs.get(index, ()))
             if index in emitter_of:
                 self._apply(request, outcome, emitter_of[index])
+            request.may_publish &= bool(is_finite[index])
             if request.finish_reason is not FinishReason.ERROR:
                 self._commit_kv(request, int(num_computed[index]), plan.paths is not None)
             if request.finish_reason is not None:
@@ -70,6 +86,8 @@ class Committer:
         if emitter in outcome.invalid:
             request.finish_reason = FinishReason.ERROR
             request.error = str(InvalidLogitsError(_INVALID.format(request.request_id, request.num_tokens)))
+        elif emitter in outcome.retried:
+            request.draft_limit = 0
         elif emitter in outcome.finished:
             request.finish_reason, request.stop_reason = outcome.finished[emitter]
 
@@ -79,8 +97,23 @@ class Committer:
         request.num_computed = num_computed
         request.num_once_computed = max(request.num_once_computed, num_computed)
         self._kv.clamp_drafts(request.request_id, max(num_true, request.write_from))
-        self._kv.commit(request.request_id, request.tokens, num_computed)
+        if request.may_publish:
+            self._kv.commit(request.request_id, request.tokens, num_computed)
         self._kv.rewind(request.request_id, request.num_tokens)
+
+    def _is_finite(self, plan: Plan, num_computed: np.ndarray) -> np.ndarray:
+        """bool ``[S]``: whether the KV that a request computed is finite. NaN of any layer reaches the last one.
+
+        Rows before a NaN token in one chunk may have caught it, and are not what their tokens alone would give.
+        """
+        counts = num_computed - plan.starts
+        seq = np.repeat(np.arange(len(counts)), counts)
+        positions = np.arange(len(seq)) - np.repeat(np.cumsum(counts) - counts, counts) + plan.starts[seq]
+        rows = np.array([request.row for request in plan.requests], dtype=np.int64)
+        keys = self._layers[-1][0].flatten(0, 1)
+        slots = torch.from_numpy(self._kv.slots(rows[seq], positions)).to(keys.device)
+        finite = keys[slots].flatten(1).isfinite().all(dim=1).cpu().numpy()
+        return np.bincount(seq[~finite], minlength=len(counts)) == 0
 
     def _move_tree_kv(self, plan: Plan, outcome: Outcome) -> None:
         """Bring the followed path's target KV from its nodes' slots into the slots of its positions."""
@@ -97,5 +130,6 @@ class Committer:
 
 _INVALID = (
     'request "{0}" ended: the model gave NaN or no finite score for the token at position {1}; '
-    "check the checkpoint and the dtype (float16 overflows where bfloat16 does not)"
+    "check the checkpoint and the dtype (float16 overflows where bfloat16 does not), "
+    "and whether allowed_token_ids, bad_words and min_tokens leave a token to choose"
 )

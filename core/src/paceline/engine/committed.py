@@ -56,8 +56,7 @@ def _true_rows(committed: Committed, index: int) -> np.ndarray:
     count = int(committed.num_computed[index] - plan.starts[index])
     if index >= plan.num_decoding:
         return np.arange(first, first + count)
-    nodes = committed.outcome.nodes[index, : count - 1]
-    return first + np.concatenate([[0], nodes + 1])
+    return first + np.concatenate([[0], committed.outcome.nodes[index] + 1])[:count]
 
 
 def _restored(requests: list[Request]) -> np.ndarray:

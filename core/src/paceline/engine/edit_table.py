@@ -10,6 +10,7 @@ import torch
 
 from paceline.engine.bad_words import BadWords
 from paceline.engine.penalty_table import PenaltyTable
+from paceline.engine.plan import offsets
 from paceline.engine.request import Request
 from paceline.sampling.edits import AllowedIds, LogitBias, Penalties
 
@@ -94,18 +95,22 @@ class EditTable:
         return AllowedIds(self._tensor(used), self._masks, self._tensor(rows[used]))
 
     def _bias(self, rows: np.ndarray) -> LogitBias | None:
-        used = [(index, self._biases[row]) for index, row in enumerate(rows.tolist()) if row in self._biases]
-        if not used:
+        used = np.flatnonzero(np.isin(rows, list(self._biases)))
+        if not len(used):
             return None
-        counts = [len(ids) for _, (ids, _) in used]
+        requests, owner = np.unique(rows[used], return_inverse=True)
+        ids, values = zip(*(self._biases[row] for row in requests.tolist()), strict=True)
+        sizes = np.array([len(own) for own in ids])
+        counts = sizes[owner]
+        picked = np.repeat((np.cumsum(sizes) - sizes)[owner], counts) + offsets(counts)
         return LogitBias(
-            rows=self._tensor(np.repeat([index for index, _ in used], counts)),
-            ids=self._tensor(np.concatenate([ids for _, (ids, _) in used])),
-            values=self._tensor(np.concatenate([values for _, (_, values) in used])),
+            rows=self._tensor(np.repeat(used, counts)),
+            ids=self._tensor(np.concatenate(ids)[picked]),
+            values=self._tensor(np.concatenate(values)[picked]),
         )
 
     def _banned(self, rows: np.ndarray, positions: np.ndarray, drafted: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        banned = []
+        banned: list[tuple[int, np.ndarray]] = []
         for table_row in set(rows.tolist()) & self._bad_words.keys():
             words, request = self._bad_words[table_row]
             own = np.flatnonzero(rows == table_row)

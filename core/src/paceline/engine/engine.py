@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -13,8 +13,9 @@ from paceline.engine.admission import Admission
 from paceline.engine.commit import Committed, Committer
 from paceline.engine.events import EventLog
 from paceline.engine.metrics import EngineStats
-from paceline.engine.outputs import CompletionOutput, RequestOutput, StepResult
+from paceline.engine.outputs import CompletionOutput, RequestOutput, StepResult, cumulative_logprob
 from paceline.engine.request import FinishReason, Request
+from paceline.engine.samples import Samples
 from paceline.engine.sampling_table import SamplingTable
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.speculation import Speculation
@@ -22,6 +23,7 @@ from paceline.engine.target_pass import TargetPass
 from paceline.engine.verifier import Verifier
 from paceline.kv import invariants
 from paceline.kv.manager import KVManager
+from paceline.kv.retention import NO_RETENTION, Retention
 from paceline.sampling.params import SamplingParams
 
 __all__ = ["Engine"]
@@ -43,7 +45,7 @@ class Engine:
         target: TargetPass,
         table: SamplingTable,
         committer: Committer,
-        decode: Callable[[list[int]], str],
+        decode: Callable[[Sequence[int], bool], str],
         events: EventLog,
         clock: Callable[[], float],
     ) -> None:
@@ -59,6 +61,7 @@ class Engine:
         self._events = events
         self._clock = clock
         self._requests: dict[str, Request] = {}
+        self._samples = Samples()
         self._checks = os.environ.get("PACELINE_CHECK") == "1"
         self._closed = False
         self.stats = EngineStats()
@@ -73,8 +76,11 @@ class Engine:
         *,
         prompt: str | None = None,
         draft_limit: int | None = None,
+        priority: int = 0,
+        retention: Retention = NO_RETENTION,
+        follows_text: bool = False,
     ) -> None:
-        """Queue a request, or refuse it at once.
+        """Queue a request, or refuse it at once. With ``n`` samples it becomes ``n`` requests ``<request id>-<j>``.
 
         Args:
             facts: Its id, salt, trust domain and metadata.
@@ -82,16 +88,31 @@ class Engine:
             params: How to choose tokens.
             prompt: The text that the tokens came from.
             draft_limit: Most tokens it may draft in a step; 0 = none, ``None`` = the engine's own.
+            priority: The lower, the sooner it is served; it displaces running requests of a higher number.
+            retention: What it asks of the cache for its blocks.
+            follows_text: Whether steps give its text as it grows.
 
         Raises:
             RequestError: if it can never be served.
         """
-        request = self._admission.request(
-            facts, prompt_token_ids, params, prompt, draft_limit, self._requests, self._clock()
+        requests = self._admission.requests(
+            facts,
+            prompt_token_ids,
+            params,
+            prompt,
+            draft_limit,
+            lambda request_id: request_id in self._requests or request_id in self._samples.groups,
+            self._clock(),
+            follows_text,
         )
-        self._requests[facts.request_id] = request
-        self._scheduler.add(request)
-        self._events.request(RequestEventKind.ADDED, request)
+        for request in requests:
+            request.priority, request.retention = priority, retention
+        if len(requests) > 1:
+            self._samples.open(facts.request_id, requests)
+        self._scheduler.add(requests[0])
+        for request in requests:
+            self._requests[request.request_id] = request
+            self._events.request(RequestEventKind.ADDED, request)
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now; an unknown or ended id is fine and gives ``None``."""
@@ -99,12 +120,12 @@ class Engine:
 
     def abort_all(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """End the live ones among these requests now, then tell the plugins."""
-        live = dict.fromkeys(request_id for request_id in request_ids if request_id in self._requests)
-        requests = [self._requests[request_id] for request_id in live]
+        ids = dict.fromkeys(member for request_id in request_ids for member in self._samples.members(request_id))
+        requests = [self._requests[request_id] for request_id in ids if request_id in self._requests]
         now_s = self._clock()
         for request in requests:
             request.finish_reason = FinishReason.ABORT
-        outputs = [self._end(request, now_s) for request in requests]
+        outputs = self._end(requests, now_s)
         self.stats.num_aborted += len(requests)
         if requests:
             self._speculation.release(tuple(request.request_id for request in requests), ReleaseReason.ABORTED)
@@ -118,7 +139,21 @@ class Engine:
         Raises:
             KeyError: if no such request is live.
         """
-        return self._output(self._requests[request_id])
+        if request_id not in self._samples.groups:
+            return self._output(self._requests[request_id])
+        live = [self._requests[member] for member in self._samples.members(request_id) if member in self._requests]
+        return self._samples.output(request_id, [self._output(request) for request in live])
+
+    def sample_ids(self, request_id: str) -> list[str]:
+        """Ids of a request's samples, which ``step`` tells of; its own id where it has one sample."""
+        return self._samples.members(request_id)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget everything cached; see ``LLM.reset_prefix_cache``."""
+        self._kv.reset()
+        if self._checks:
+            invariants.check(self._kv)
+        return self._kv.num_used == 0
 
     @property
     def num_waiting(self) -> int:
@@ -163,6 +198,7 @@ class Engine:
         decoding = self._scheduler.decoding()
         budgets = self._speculation.budgets(decoding, self.num_waiting)
         selected = self._scheduler.select(decoding, budgets)
+        self._committer.copy_blocks()
         if not selected.decoding and not selected.chunks:
             return StepResult()
         drafts = self._speculation.propose(selected)
@@ -184,21 +220,17 @@ class Engine:
         now_s = self._clock()
         result = StepResult()
         for request, count in zip(committed.plan.emitting, committed.outcome.num_emitted.tolist(), strict=True):
+            _add_new_text(request, result)
             if count:
+                self._queue_freed(request)
                 result.new_tokens[request.request_id] = request.tokens[request.num_tokens - count :]
-                self._count_emission(request, count, now_s)
+                request.metrics.record_emission(count, now_s)
+                self.stats.num_generated_tokens += count
         self._count_drafts(committed)
-        result.finished = [self._end(request, now_s) for request in committed.finished]
+        result.finished = self._end(committed.finished, now_s)
         if self._checks:
             invariants.check(self._kv)
         return result
-
-    def _count_emission(self, request: Request, count: int, now_s: float) -> None:
-        metrics = request.metrics
-        if metrics.first_token_time_s is None:
-            metrics.first_token_time_s = now_s
-        metrics.num_generated_tokens += count
-        self.stats.num_generated_tokens += count
 
     def _count_drafts(self, committed: Committed) -> None:
         """Counts every verify step with at least one draft, per request and in sum."""
@@ -209,11 +241,23 @@ class Engine:
         self.stats.num_draft_tokens += int(lengths.sum())
         self.stats.num_accepted_tokens += int(accepted.sum())
 
-    def _end(self, request: Request, now_s: float) -> RequestOutput:
-        self._scheduler.remove(request)
-        del self._requests[request.request_id]
-        request.metrics.finished_time_s = now_s
-        return self._output(request)
+    def _end(self, requests: Sequence[Request], now_s: float) -> list[RequestOutput]:
+        """Take requests out; those whose group has others left have no output of their own."""
+        outputs = []
+        for request in requests:
+            self._queue_freed(request)
+            self._scheduler.remove(request)
+            del self._requests[request.request_id]
+            request.metrics.finished_time_s = now_s
+            output = self._samples.end(self._output(request))
+            if output is not None:
+                outputs.append(output)
+        return outputs
+
+    def _queue_freed(self, request: Request) -> None:
+        """Queue the samples that waited for the prompt that this one has computed, or never will."""
+        for freed in self._samples.freed_by(request):
+            self._scheduler.add(freed)
 
     def _report(self, committed: Committed, draft_time_s: float, verify_time_s: float) -> None:
         """Tell those who watch what the step cost and brought, and which requests ended."""
@@ -262,9 +306,10 @@ class Engine:
     def _output(self, request: Request) -> RequestOutput:
         token_ids = request.tokens[request.num_prompt_tokens :].tolist()
         completion = CompletionOutput(
-            index=0,
-            text=self._decode(self._shown(request, token_ids)),
+            index=request.sample_index,
+            text=self._text(request, token_ids),
             token_ids=token_ids,
+            cumulative_logprob=cumulative_logprob(token_ids, request.logprobs),
             logprobs=request.logprobs,
             finish_reason=request.finish_reason,
             stop_reason=request.stop_reason,
@@ -273,6 +318,7 @@ class Engine:
             request_id=request.request_id,
             prompt=request.prompt,
             prompt_token_ids=request.tokens[: request.num_prompt_tokens].tolist(),
+            prompt_logprobs=request.prompt_logprobs,
             outputs=[completion],
             finished=request.finish_reason is not None,
             metrics=request.metrics,
@@ -280,6 +326,16 @@ class Engine:
             error=request.error,
         )
 
-    def _shown(self, request: Request, token_ids: list[int]) -> list[int]:
+    def _text(self, request: Request, token_ids: list[int]) -> str:
         """The stop token is emitted but is no text."""
-        return token_ids[:-1] if request.finish_reason is FinishReason.STOP else token_ids
+        if request.text is not None:
+            return request.text.text
+        shown = token_ids[:-1] if request.finish_reason is FinishReason.STOP else token_ids
+        return self._decode(shown, request.params.skip_special_tokens)
+
+
+def _add_new_text(request: Request, result: StepResult) -> None:
+    if request.text is not None:
+        if request.finish_reason is not None:
+            request.text.finish()
+        result.new_text[request.request_id] = request.text.take_new()

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 
 from paceline.api import RequestFacts
 from paceline.config import EngineConfig, engine_config
 from paceline.engine.build import BuiltEngine, build_engine
+from paceline.engine.chat import Message, chat_token_ids, conversations
 from paceline.engine.engine import Engine
 from paceline.engine.errors import RequestError
-from paceline.engine.outputs import RequestOutput
+from paceline.engine.outputs import RequestOutput, StreamDelta
 from paceline.engine.progress import GenerationProgress
 from paceline.engine.prompts import Prompt, parse_prompts
-from paceline.sampling.params import SamplingParams
+from paceline.engine.stream import deltas
+from paceline.sampling.params import BeamSearchError, SamplingParams
 
 __all__ = ["LLM"]
+
+Messages = Sequence[Message] | Sequence[Sequence[Message]]
+Prompts = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 
 
 class LLM:
@@ -78,26 +83,53 @@ class LLM:
         names = ("temperature", "top_p", "top_k", "min_p")
         return SamplingParams(**{name: defaults[name] for name in names if defaults.get(name) is not None})
 
+    @overload
     def generate(
         self,
-        prompts: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]],
+        prompts: Prompts,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-    ) -> list[RequestOutput]:
+        stream: Literal[False] = False,
+    ) -> list[RequestOutput]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompts,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        stream: Literal[True],
+    ) -> Generator[StreamDelta, None, None]: ...
+
+    def generate(
+        self,
+        prompts: Prompts,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        stream: bool = False,
+    ) -> list[RequestOutput] | Generator[StreamDelta, None, None]:
         """Generate for all prompts, batched; outputs come in the order of the prompts.
 
         Args:
             prompts: Text, or mappings with ``prompt`` or ``prompt_token_ids`` and optionally ``cache_salt``,
-                ``trust_domain``, ``metadata``, ``num_speculative_tokens`` (0 = no drafts for this request).
+                ``trust_domain``, ``metadata``, ``num_speculative_tokens`` (0 = no drafts for this request),
+                ``priority`` (an integer: the lower, the sooner it is served; 0 by default) and ``retention``
+                (``{"priority": 1, "duration_s": 60.0}``: how much, and how long after its last use, the eviction policy
+                should keep its blocks).
             sampling_params: One for all, one per prompt, or ``None`` for the checkpoint's defaults.
             use_tqdm: Whether to show a progress bar (on a terminal).
+            stream: Give pieces of the outputs as they come, in an iterator; closing it ends the requests.
 
         Raises:
             PacelineError: if a prompt can never be served; then nothing was generated and nothing is left behind.
         """
         parsed = parse_prompts(prompts)
         params = self._params(sampling_params, len(parsed))
+        if stream:
+            return self._stream(parsed, params)
         request_ids: list[str] = []
         try:
             for prompt, own in zip(parsed, params, strict=True):
@@ -106,6 +138,81 @@ class LLM:
         finally:
             self.engine.abort_all(request_ids)
         return [outputs[request_id] for request_id in request_ids]
+
+    def _stream(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
+    ) -> Generator[StreamDelta, None, None]:
+        request_ids: list[str] = []
+        try:
+            for prompt, own in zip(prompts, params, strict=True):
+                request_ids.append(self.add_request(prompt, own, follows_text=True))
+            yield from deltas(self.engine, request_ids)
+        finally:
+            self.engine.abort_all(request_ids)
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        stream: Literal[False] = False,
+    ) -> list[RequestOutput]: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        stream: Literal[True],
+    ) -> Generator[StreamDelta, None, None]: ...
+
+    def chat(
+        self,
+        messages: Messages,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        stream: bool = False,
+    ) -> list[RequestOutput] | Generator[StreamDelta, None, None]:
+        """Answer one conversation or several, through the checkpoint's chat template.
+
+        Args:
+            messages: ``{"role": ..., "content": ...}`` mappings, or a list of such lists.
+            sampling_params: As for ``generate``.
+            use_tqdm: As for ``generate``.
+            stream: As for ``generate``.
+
+        Raises:
+            RequestError: if there is no template, or it refuses the messages; the message is the template's.
+        """
+        several = conversations(messages)
+        prompts = [{"prompt_token_ids": chat_token_ids(self.get_tokenizer(), one)} for one in several]
+        if stream:
+            return self.generate(prompts, sampling_params, stream=True)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached KV: what is asked from now on is computed anew. Weights are not touched.
+
+        Requests that are live (added with ``add_request``) go on with the KV they have; nobody else finds it, and what
+        they compute from now on is not cached either.
+
+        Returns:
+            Whether every block is free now; ``False`` only while such requests hold some.
+        """
+        return self.engine.reset_prefix_cache()
+
+    def beam_search(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Beam search is refused.
+
+        Raises:
+            BeamSearchError: saying why, and what to use instead.
+        """
+        raise BeamSearchError.asked_by("LLM.beam_search")
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
@@ -125,7 +232,7 @@ class LLM:
             )
         return given
 
-    def add_request(self, prompt: Prompt, params: SamplingParams) -> str:
+    def add_request(self, prompt: Prompt, params: SamplingParams, *, follows_text: bool = False) -> str:
         """Queue a prompt for ``engine.step()`` and return its request id."""
         request_id = str(self._num_requests)
         facts = RequestFacts(
@@ -135,7 +242,16 @@ class LLM:
             trust_domain=prompt.trust_domain,
             metadata=prompt.metadata,
         )
-        self.engine.add_request(facts, tokens, params, prompt=prompt.text, draft_limit=prompt.num_speculative_tokens)
+        self.engine.add_request(
+            facts,
+            tokens,
+            params,
+            prompt=prompt.text,
+            draft_limit=prompt.num_speculative_tokens,
+            priority=prompt.priority,
+            retention=prompt.retention,
+            follows_text=follows_text,
+        )
         self._num_requests += 1
         return request_id
 

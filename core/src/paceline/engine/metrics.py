@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-__all__ = ["EngineStats", "RequestMetrics"]
+__all__ = ["EngineStats", "RequestMetrics", "merged"]
 
 
 @dataclass(slots=True)
@@ -73,6 +74,12 @@ class RequestMetrics:
         """Share of the verify steps with drafts that accepted the draft token at each position."""
         return (self.accepted_per_position / max(self.num_drafts, 1)).tolist()
 
+    def record_emission(self, num_tokens: int, now_s: float) -> None:
+        """Count tokens emitted in one step."""
+        if self.first_token_time_s is None:
+            self.first_token_time_s = now_s
+        self.num_generated_tokens += num_tokens
+
     def record_drafts(self, num_drafted: int, num_accepted: int) -> None:
         """Count one verify step with ``num_drafted`` >= 1 draft tokens."""
         if num_drafted > len(self.accepted_per_position):
@@ -89,6 +96,44 @@ class RequestMetrics:
         names = ("queue_time_s", "ttft_s", "tpot_s", "mean_acceptance_length", "acceptance_by_position")
         plain = asdict(self) | {"accepted_per_position": self.accepted_per_position.tolist()}
         return plain | {name: getattr(self, name) for name in names}
+
+
+def merged(parts: Sequence[RequestMetrics]) -> RequestMetrics:
+    """Figures of several samples of one prompt: from the first arrival to the last end, counters and times in sum.
+
+    Cached prompt tokens are those of the first sample.
+    """
+    first, per_position = parts[0], max((part.accepted_per_position for part in parts), key=len)
+    whole = RequestMetrics(
+        arrival_time_s=first.arrival_time_s,
+        first_scheduled_time_s=_known(min, [part.first_scheduled_time_s for part in parts]),
+        first_token_time_s=_known(min, [part.first_token_time_s for part in parts]),
+        num_cached_tokens=first.num_cached_tokens,
+        accepted_per_position=np.zeros_like(per_position),
+    )
+    if all(part.finished_time_s is not None for part in parts):
+        whole.finished_time_s = _known(max, [part.finished_time_s for part in parts])
+    for part in parts:
+        whole.accepted_per_position[: len(part.accepted_per_position)] += part.accepted_per_position
+        for name in _SUMMED:
+            setattr(whole, name, getattr(whole, name) + getattr(part, name))
+    return whole
+
+
+_SUMMED = (
+    "num_generated_tokens",
+    "num_preemptions",
+    "num_drafts",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+    "draft_time_s",
+    "verify_time_s",
+)
+
+
+def _known(pick: Callable[[Sequence[float]], float], times_s: Sequence[float | None]) -> float | None:
+    given = [time_s for time_s in times_s if time_s is not None]
+    return pick(given) if given else None
 
 
 @dataclass(slots=True)

@@ -106,7 +106,7 @@ class RunnerModel:
             device=self._device,
         )
         return self._runner.forward(
-            torch.from_numpy(tokens).to(self._device),
+            torch.from_numpy(np.array(tokens, dtype=np.int64)).to(self._device),  # views of requests are read-only
             torch.from_numpy(positions).to(self._device),
             batch,
             torch.from_numpy(ends - 1).to(self._device),

@@ -9,7 +9,7 @@ import numpy as np
 from paceline.engine.request import Request
 from paceline.engine.tree_layout import node_depths, node_paths
 
-__all__ = ["DraftRows", "Plan", "Selected", "build_plan"]
+__all__ = ["DraftRows", "Plan", "Selected", "build_plan", "offsets"]
 
 
 @dataclass(slots=True)
@@ -73,6 +73,7 @@ class Plan:
         emitters: int64 ``[E]``, indices into ``requests`` of those that emit.
         choice_rows: int64 ``[R]``, rows that choose a token; grouped by emitter, its last known token first.
         choice_counts: int64 ``[E]``, rows of each emitter.
+        prompt_rows: int64 ``[Q]``, rows whose scores of the next prompt token are wanted; in the order of requests.
     """
 
     requests: list[Request]
@@ -89,6 +90,7 @@ class Plan:
     emitters: np.ndarray
     choice_rows: np.ndarray
     choice_counts: np.ndarray
+    prompt_rows: np.ndarray
 
     @property
     def num_rows(self) -> int:
@@ -106,7 +108,7 @@ class Plan:
         return [self.requests[index] for index in self.emitters]
 
 
-def _offsets(counts: np.ndarray) -> np.ndarray:
+def offsets(counts: np.ndarray) -> np.ndarray:
     """0, 1, ... within each group of ``counts`` rows."""
     ends = np.cumsum(counts)
     return np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
@@ -124,14 +126,25 @@ def _row_tokens(requests: list[Request], starts: np.ndarray, counts: np.ndarray,
     return np.concatenate(parts)
 
 
+def _prompt_rows(requests: list[Request], starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Rows of prompt tokens but the last, of requests that still miss the scores of the tokens after them."""
+    parts = [np.zeros(0, dtype=np.int64)]
+    first_rows = np.cumsum(counts) - counts
+    for index, request in enumerate(requests):
+        if request.misses_prompt_logprobs:
+            start, stop = int(starts[index]), min(int(starts[index] + counts[index]), request.num_prompt_tokens - 1)
+            parts.append(first_rows[index] + np.arange(request.num_prompt_logprobs - 1, stop) - start)
+    return np.concatenate(parts)
+
+
 def build_plan(decoding: list[Request], drafts: DraftRows, chunks: list[Request], chunk_sizes: list[int]) -> Plan:
     """Lay out the rows of a step. ``O(requests)`` Python work; all per-row work is on arrays."""
     requests = decoding + chunks
     starts = np.array([request.num_computed for request in requests], dtype=np.int64)
     counts = np.concatenate([1 + drafts.lengths, np.array(chunk_sizes, dtype=np.int64)])
-    offsets = _offsets(counts)
+    within = offsets(counts)
     row_seq = np.repeat(np.arange(len(requests)), counts)
-    slot_positions = starts[row_seq] + offsets
+    slot_positions = starts[row_seq] + within
     known = np.array([request.num_tokens for request in requests], dtype=np.int64)
     caught_up = starts + counts >= known
     caught_up[: len(decoding)] = True
@@ -153,8 +166,9 @@ def build_plan(decoding: list[Request], drafts: DraftRows, chunks: list[Request]
         visible=slot_positions + 1,
         paths=None,
         emitters=emitters,
-        choice_rows=np.repeat(last_known_rows[emitters], choice_counts) + _offsets(choice_counts),
+        choice_rows=np.repeat(last_known_rows[emitters], choice_counts) + offsets(choice_counts),
         choice_counts=choice_counts,
+        prompt_rows=_prompt_rows(requests, starts, counts),
     )
     if drafts.parents is not None and drafts.lengths.any():
         _lay_out_trees(plan, drafts.parents)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from paceline.api.errors import did_you_mean
 from paceline.engine.errors import RequestError
+from paceline.kv.retention import NO_RETENTION, Retention
 
 __all__ = ["Prompt", "parse_prompt", "parse_prompts"]
 
-_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "trust_domain", "metadata", "num_speculative_tokens")
+_KEYS = (
+    "prompt",
+    "prompt_token_ids",
+    "cache_salt",
+    "trust_domain",
+    "metadata",
+    "num_speculative_tokens",
+    "priority",
+    "retention",
+)
+_RETENTION_KEYS = ("priority", "duration_s")
 _MAX_TOKEN_ID = 2**62
 
 
@@ -28,6 +40,8 @@ class Prompt:
         trust_domain: The salt if not given.
         metadata: The caller's own fields, for cache identity contributors and others.
         num_speculative_tokens: The request's own draft limit; 0 = off.
+        priority: The lower, the sooner it is served.
+        retention: What it asks of the cache for its blocks.
     """
 
     text: str | None = None
@@ -36,6 +50,8 @@ class Prompt:
     trust_domain: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     num_speculative_tokens: int | None = None
+    priority: int = 0
+    retention: Retention = NO_RETENTION
 
 
 def parse_prompts(prompts: Any) -> list[Prompt]:
@@ -77,6 +93,8 @@ def parse_prompt(prompt: Any, index: int = 0) -> Prompt:
         trust_domain=_string(prompt, "trust_domain", index) or salt,
         metadata=_metadata(prompt, index),
         num_speculative_tokens=_draft_limit(prompt, index),
+        priority=_priority(prompt, index),
+        retention=_retention(prompt, index),
     )
 
 
@@ -99,6 +117,41 @@ def _draft_limit(prompt: Mapping[str, Any], index: int) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise RequestError(f'prompt {index}: "num_speculative_tokens" is {value!r}; give 0 (off) or more')
     return value
+
+
+def _is_int(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _priority(prompt: Mapping[str, Any], index: int) -> int:
+    value = prompt.get("priority")
+    if value is not None and not _is_int(value):
+        raise RequestError(f'prompt {index}: "priority" is {value!r}; give an integer (the lower, the sooner served)')
+    return value or 0
+
+
+def _retention(prompt: Mapping[str, Any], index: int) -> Retention:
+    given = prompt.get("retention")
+    if given is None:
+        return NO_RETENTION
+    if not isinstance(given, Mapping):
+        raise RequestError(f'prompt {index}: "retention" is a {type(given).__name__}; give a mapping')
+    for key in given:
+        if key not in _RETENTION_KEYS:
+            known = did_you_mean(str(key), _RETENTION_KEYS)
+            raise RequestError(f'prompt {index}: "retention" has the unknown key "{key}"{known}')
+    priority, duration_s = given.get("priority"), given.get("duration_s")
+    if not _is_int(priority) or priority < 1:
+        raise RequestError(
+            f'prompt {index}: retention "priority" is {priority!r}; give an integer from 1 on (the higher, the longer '
+            "its blocks should stay)"
+        )
+    is_number = _is_int(duration_s) or isinstance(duration_s, float)
+    if duration_s is not None and not (is_number and 0 < duration_s < math.inf):
+        raise RequestError(
+            f'prompt {index}: retention "duration_s" is {duration_s!r}; give seconds above 0, or nothing for no end'
+        )
+    return Retention(priority, None if duration_s is None else float(duration_s))
 
 
 def _token_ids(values: Any, index: int) -> np.ndarray:

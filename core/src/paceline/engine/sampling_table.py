@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from paceline.engine.edit_table import EditTable
 from paceline.engine.request import Request
 from paceline.sampling.rows import RowParams
 
@@ -12,10 +13,17 @@ __all__ = ["SamplingTable"]
 
 
 class SamplingTable:
-    """One row per block-table row; a row is written at admission and read until release."""
+    """One row per block-table row; a row is written at admission and read until release.
 
-    def __init__(self, num_rows: int, device: torch.device) -> None:
+    Args:
+        num_rows: Most requests admitted.
+        vocab_size: Ids that may be chosen.
+        device: Where the logits are.
+    """
+
+    def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
         self._device = device
+        self._edits = EditTable(num_rows, vocab_size, device)
         self._temperature = np.zeros(num_rows, dtype=np.float32)
         self._top_k = np.zeros(num_rows, dtype=np.int64)
         self._top_p = np.ones(num_rows, dtype=np.float32)
@@ -34,14 +42,23 @@ class SamplingTable:
         self._seed[row] = np.uint64(sampling.seed).astype(np.int64)
         self._min_num_tokens[row] = request.num_prompt_tokens + request.params.min_tokens
         self._stop_ids[row] = sorted(request.stop_ids)
+        self._edits.write(request)
 
-    def gather(self, rows: np.ndarray, positions: np.ndarray) -> RowParams:
+    def reads_drafts(self, rows: np.ndarray) -> bool:
+        """Whether any of these table rows (int64 ``[R]``) looks at what was drafted before it."""
+        return self._edits.reads_drafts(rows)
+
+    def gather(self, rows: np.ndarray, positions: np.ndarray, drafted: np.ndarray | None = None) -> RowParams:
         """Parameters for sampled rows; stop tokens are banned at positions that ``min_tokens`` covers.
 
         Args:
             rows: int64 ``[R]``, table row of each sampled row's request.
             positions: int64 ``[R]``, position of the token that each chooses.
+            drafted: int64 ``[R, D]``, tokens drafted before each, padded with -1; needed where ``reads_drafts``.
         """
+        if drafted is None:
+            drafted = np.empty((len(rows), 0), dtype=np.int64)
+        edits = self._edits.gather(rows, positions, drafted)
         short = np.flatnonzero(positions < self._min_num_tokens[rows])
         return RowParams.build(
             temperature=self._temperature[rows],
@@ -50,6 +67,9 @@ class SamplingTable:
             min_p=self._min_p[rows],
             seeds=self._seed[rows],
             positions=positions,
-            banned=[(int(row), self._stop_ids[rows[row]]) for row in short],
+            banned=[*((int(row), self._stop_ids[rows[row]]) for row in short), *edits.banned],
+            allowed=edits.allowed,
+            bias=edits.bias,
+            penalties=edits.penalties,
             device=self._device,
         )

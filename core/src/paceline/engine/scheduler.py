@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, insort
 from collections.abc import Callable
+from operator import attrgetter
 
 import numpy as np
 
@@ -11,15 +12,22 @@ from paceline.engine.budgets import fit_budgets
 from paceline.engine.plan import DraftRows, Plan, Selected, build_plan
 from paceline.engine.request import Request
 from paceline.kv.manager import KVManager
+from paceline.kv.sequence import PrefixHit
 
 __all__ = ["Scheduler"]
 
+_rank = attrgetter("rank")
+
 
 class Scheduler:
-    """Owns the queues. First come, first served; ``running`` is in order of admission, its last is preempted first.
+    """Owns the queues, both in order of rank: by priority, then first come, first served.
 
-    Progress: the first running request is never preempted and always gets a row, and what could not fit alone was
-    refused; so every request ends. A preempted one is the next to be admitted.
+    The last running request is preempted first: for blocks that an earlier one needs for its own tokens, or for a
+    waiting one of a better priority, if that can then be admitted. Equal priorities never displace each other.
+
+    Progress: the first running request is only displaced by a better priority and always gets a row, and what could
+    not fit alone was refused; so every request ends, once those of better priority have. A preempted one keeps its
+    rank, and so is admitted before later ones of its priority.
 
     Args:
         kv: Block bookkeeping.
@@ -49,12 +57,16 @@ class Scheduler:
         self._recompute_tail = recompute_tail
         self._on_preempt = on_preempt
         self._on_admit = on_admit
-        self.waiting: deque[Request] = deque()
+        self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self._num_added = 0
+        self._preempted: set[int] = set()  # in the present call of select
 
     def add(self, request: Request) -> None:
-        """Queue a request."""
-        self.waiting.append(request)
+        """Queue a request behind those of its priority."""
+        request.rank = (request.priority, self._num_added)
+        self._num_added += 1
+        insort(self.waiting, request, key=_rank)
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it is, and give its blocks back."""
@@ -65,7 +77,7 @@ class Scheduler:
             self.waiting.remove(request)
 
     def decoding(self) -> list[Request]:
-        """Running requests with one uncomputed token, in order of admission."""
+        """Running requests with one uncomputed token, in order of rank."""
         return [request for request in self.running if request.num_uncomputed == 1]
 
     # -- select --------------------------------------------------------------------------------------------------
@@ -77,19 +89,24 @@ class Scheduler:
             decoding: What ``decoding()`` gave, before anything changed.
             budgets: int64 ``[decoding]``, the most nodes each may draft.
         """
+        self._preempted.clear()
         self._reserve_known_tokens()
-        kept = [index for index, request in enumerate(decoding) if request.row >= 0]
+        self._admit_waiting()
+        kept = self._kept(decoding)
         decoding, budgets = [decoding[index] for index in kept], budgets[kept]
         num_rows_left = self._max_num_batched_tokens - len(decoding)
-        self._admit_waiting(num_rows_left)
         emitting = {id(request) for request in decoding}
         chunks = [request for request in self.running if id(request) not in emitting]
         num_chunk_rows = min(sum(request.num_uncomputed for request in chunks), (num_rows_left + 1) // 2)
         budgets = self._reserve_drafts(decoding, fit_budgets(budgets, num_rows_left - num_chunk_rows))
         return Selected(decoding, budgets, chunks)
 
+    def _kept(self, decoding: list[Request]) -> list[int]:
+        """Indices of those that were not preempted in this step; one that was may be running again, as a chunk."""
+        return [index for index, request in enumerate(decoding) if id(request) not in self._preempted]
+
     def _reserve_known_tokens(self) -> None:
-        """Every running request gets slots for its known tokens; the last admitted make room for earlier ones."""
+        """Every running request gets slots for its known tokens; the last make room for earlier ones."""
         index = 0
         while index < len(self.running):
             request = self.running[index]
@@ -104,7 +121,8 @@ class Scheduler:
         request.row = -1
         request.num_computed = request.write_from = request.num_restored = 0
         request.metrics.num_preemptions += 1
-        self.waiting.appendleft(request)
+        insort(self.waiting, request, key=_rank)
+        self._preempted.add(id(request))
         self._on_preempt(request)
 
     def _reserve_drafts(self, decoding: list[Request], budgets: np.ndarray) -> np.ndarray:
@@ -122,31 +140,58 @@ class Scheduler:
     def _draft_slots(self, budget: int) -> int:
         return max(budget, self._lookahead_slots(budget))
 
-    def _admit_waiting(self, num_rows_left: int) -> None:
-        num_rows_left -= sum(request.num_uncomputed for request in self.running if request.num_uncomputed > 1)
-        while self.waiting and num_rows_left > 0 and len(self.running) < self._max_num_seqs:
+    def _admit_waiting(self) -> None:
+        while self.waiting and self._has_slot(self.waiting[0]) and self._num_rows_left(self.waiting[0]) > 0:
             if not self._admit(self.waiting[0]):
                 return
-            num_rows_left -= self.running[-1].num_uncomputed
+
+    def _has_slot(self, request: Request) -> bool:
+        return len(self.running) < self._max_num_seqs or self.running[-1].priority > request.priority
+
+    def _num_rows_left(self, request: Request) -> int:
+        """Rows of the step that those ranking before a waiting request leave to it."""
+        taken = sum(each.num_uncomputed for each in self.running if each.rank < request.rank)
+        return self._max_num_batched_tokens - taken
 
     def _admit(self, request: Request) -> bool:
-        """Admit if all known tokens fit beside one more block for each running request."""
-        hit = self._kv.lookup(request.facts, request.tokens)
-        if not self._kv.can_admit(hit, request.num_tokens, num_spare_blocks=len(self.running)):
+        """Admit if all known tokens fit beside one more block for each running request, displacing lower priorities."""
+        read_cache = not request.misses_prompt_logprobs
+        hit = self._kv.lookup(request.facts, request.tokens, read_cache)
+        num_displaced = self._num_displaced(request, hit)
+        if num_displaced is None:
             return False
-        hit = self._kv.admit(request.facts, request.tokens)
-        self._kv.reserve(request.request_id, request.num_tokens)
-        self.running.append(self.waiting.popleft())
+        for _ in range(num_displaced):
+            self._preempt(self.running[-1])
+        hit = self._kv.admit(request.facts, request.tokens, read_cache, request.retention)
+        self.waiting.pop(0)
+        insort(self.running, request, key=_rank)
         request.row = self._kv.row(request.request_id)
         request.write_from = request.num_restored = hit.num_kv_tokens
         request.num_computed = min(hit.num_tokens, max(hit.num_kv_tokens - self._recompute_tail, 0))
         self._on_admit(request)
+        is_reserved = self._kv.reserve(request.request_id, request.num_tokens)
+        assert is_reserved, f"{request.request_id!r} was admitted and does not fit"
         return True
+
+    def _num_displaced(self, request: Request, hit: PrefixHit) -> int | None:
+        """How many of the last running requests must be preempted to admit this one; ``None`` if that cannot be."""
+
+        def fits(num_displaced: int) -> bool:
+            num_left = len(self.running) - num_displaced
+            ids = [each.request_id for each in self.running[num_left:]]
+            return num_left < self._max_num_seqs and self._kv.can_admit(hit, request.num_tokens, num_left, ids)
+
+        if fits(0):
+            return 0
+        num_lower = sum(each.priority > request.priority for each in self.running)
+        if not num_lower or not fits(num_lower):
+            return None
+        return bisect_left(range(num_lower), True, key=fits)
 
     # -- place ---------------------------------------------------------------------------------------------------
 
     def place(self, selected: Selected, drafts: DraftRows) -> Plan:
-        """Lay out decodes and drafts; prompt chunks fill the rows that are left, in order of admission."""
+        """Lay out decodes and drafts; prompt chunks fill the rows that are left, in order of rank."""
         num_rows_left = self._max_num_batched_tokens - len(selected.decoding) - int(drafts.lengths.sum())
         chunks, sizes = [], []
         for request in selected.chunks:

@@ -20,6 +20,7 @@ from paceline.api import (
 from paceline.engine.checks import check_budgets, check_drafts, check_lengths
 from paceline.engine.commit import Committed
 from paceline.engine.committed import committed_batch
+from paceline.engine.drafted import ChosenDrafts
 from paceline.engine.paged_model import GroupView
 from paceline.engine.plan import DraftRows, Selected
 from paceline.engine.request import Request
@@ -154,20 +155,28 @@ class Speculator:
 
     def _batch(self, requests: list[Request], budgets: np.ndarray) -> ProposeBatch:
         table_rows = np.array([request.row for request in requests], dtype=np.int64)
+        num_known = np.array([request.num_tokens for request in requests], dtype=np.int64)
+        chosen = ChosenDrafts(num_known, int(budgets.max())) if self._table.reads_drafts(table_rows) else None
 
         def noise(positions: np.ndarray) -> torch.Tensor:
             params = self._table.gather(table_rows, positions)
             values = gumbel(params.seeds, params.positions, self._vocab)
             return torch.where((params.temperature > 0)[:, None], values, torch.zeros_like(values))
 
-        def choose(logits: torch.Tensor, positions: np.ndarray) -> torch.Tensor:
-            return sample(logits[:, : self._vocab_size], self._table.gather(table_rows, positions)).tokens
+        def choose(logits: torch.Tensor, positions: np.ndarray, drafted: np.ndarray | None = None) -> torch.Tensor:
+            if drafted is None and chosen is not None:
+                drafted = chosen.before(positions)
+            rows = self._table.gather(table_rows, positions, drafted)
+            tokens = sample(logits[:, : self._vocab_size], rows).tokens
+            if chosen is not None:
+                chosen.keep(positions, tokens.cpu().numpy())
+            return tokens
 
         return ProposeBatch(
             requests=tuple(request.view() for request in requests),
             budgets=budgets,
             last_tokens=np.array([request.tokens[-1] for request in requests], dtype=np.int64),
-            positions=np.array([request.num_tokens - 1 for request in requests], dtype=np.int64),
+            positions=num_known - 1,
             kv=self._views(requests),
             noise=noise,
             choose=choose,

@@ -22,11 +22,13 @@ class TargetOutput:
 
     Attributes:
         logits: float32 ``[choice rows, vocab]``.
+        prompt_logits: float32 ``[prompt rows, vocab]``.
         features: ``layer -> [T, hidden]`` for the layers asked for.
         top_tokens: int64 ``[T, top_k]``, if asked for.
     """
 
     logits: torch.Tensor
+    prompt_logits: torch.Tensor
     features: Mapping[int | str, torch.Tensor]
     top_tokens: torch.Tensor | None
 
@@ -50,15 +52,17 @@ class TargetPass:
 
     def forward(self, plan: Plan) -> TargetOutput:
         """One pass over the plan's rows."""
-        choice_rows = self._tensor(plan.choice_rows)
-        logit_rows = self._tensor(np.arange(plan.num_rows)) if self._top_k else choice_rows
+        wanted = self._tensor(np.concatenate([plan.choice_rows, plan.prompt_rows]))
+        logit_rows = self._tensor(np.arange(plan.num_rows)) if self._top_k else wanted
         output = self._runner.forward(
             self._tensor(plan.tokens), self._tensor(plan.positions), self._batch(plan), logit_rows
         )
         logits = output.logits[:, : self._vocab_size]
-        if not self._top_k:
-            return TargetOutput(logits, output.features, None)
-        return TargetOutput(logits[choice_rows], output.features, logits.topk(self._top_k, dim=-1).indices)
+        top_tokens = logits.topk(self._top_k, dim=-1).indices if self._top_k else None
+        if self._top_k:
+            logits = logits[wanted]
+        num_choices = len(plan.choice_rows)
+        return TargetOutput(logits[:num_choices], logits[num_choices:], output.features, top_tokens)
 
     def _batch(self, plan: Plan) -> AttentionBatch:
         block_size = self._kv.block_size

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from paceline.engine.drafted import drafted_before
 from paceline.engine.outputs import Logprob
 from paceline.engine.plan import Plan
 from paceline.engine.request import FinishReason, Request
@@ -29,18 +30,22 @@ class Outcome:
         num_emitted: int64 ``[E]``, after the cut at stops and limits.
         num_accepted: int64 ``[E]``, emitted tokens that were drafts.
         nodes: int64 ``[E, K]``, draft nodes of the followed path, padded with -1.
-        finished: ``emitter index -> (reason, stop token asked for)``.
+        finished: ``emitter index -> (reason, stop token or string asked for)``.
         logprobs: ``emitter index -> one dict per emitted token``, for requests that asked.
+        prompt_logprobs: ``request index -> one dict per prompt token scored in this step``, for requests that asked.
         invalid: Emitter indices whose scores were NaN, or none finite, for the token after those emitted.
+        retried: The same for emitters with drafts: a draft may be to blame, so the row runs again without any.
     """
 
     tokens: np.ndarray
     num_emitted: np.ndarray
     num_accepted: np.ndarray
     nodes: np.ndarray
-    finished: dict[int, tuple[FinishReason, int | None]] = field(default_factory=dict)
+    finished: dict[int, tuple[FinishReason, int | str | None]] = field(default_factory=dict)
     logprobs: dict[int, list[dict[int, Logprob]]] = field(default_factory=dict)
+    prompt_logprobs: dict[int, list[dict[int, Logprob]]] = field(default_factory=dict)
     invalid: list[int] = field(default_factory=list)
+    retried: list[int] = field(default_factory=list)
 
     @classmethod
     def empty(cls) -> Outcome:
@@ -69,17 +74,22 @@ class Verifier:
 
     def verify(self, plan: Plan, output: TargetOutput) -> Outcome:
         """Choose at every choice row, follow the drafts that equal the choices, cut at stops and limits."""
-        if not len(plan.emitters):
-            return Outcome.empty()
+        outcome = self._choose(plan, output) if len(plan.emitters) else Outcome.empty()
+        _add_prompt_logprobs(plan, outcome, output.prompt_logits)
+        return outcome
+
+    def _choose(self, plan: Plan, output: TargetOutput) -> Outcome:
         positions = plan.positions[plan.choice_rows] + 1
         table_rows = np.array([request.row for request in plan.emitting], dtype=np.int64)
-        rows = self._table.gather(np.repeat(table_rows, plan.choice_counts), positions)
+        drafted = drafted_before(plan) if self._table.reads_drafts(table_rows) else None
+        rows = self._table.gather(np.repeat(table_rows, plan.choice_counts), positions, drafted)
         choice = sample(output.logits, rows)
         chosen = _padded(choice.tokens.cpu().numpy(), plan.choice_counts, -1)
         invalid = _padded(choice.invalid.cpu().numpy(), plan.choice_counts, False)
         outcome = _follow(plan, chosen)
         _cut(plan, outcome)
-        _cut_invalid(outcome, invalid)
+        _cut_invalid(plan, outcome, invalid)
+        _cut_at_stop_strings(plan, outcome)
         _add_logprobs(plan, outcome, output.logits)
         return outcome
 
@@ -132,8 +142,11 @@ def _cut_one(request: Request, outcome: Outcome, index: int, room: int) -> None:
     outcome.num_emitted[index] = length
 
 
-def _cut_invalid(outcome: Outcome, invalid: np.ndarray) -> None:
-    """End each run before the first row of the followed path that had no usable scores."""
+def _cut_invalid(plan: Plan, outcome: Outcome, invalid: np.ndarray) -> None:
+    """End each run before the first row of the followed path that had no usable scores.
+
+    Attention multiplies what a row does not see by 0, and 0 * NaN is NaN: a draft can spoil the rows before it.
+    """
     if not invalid.any():
         return
     rows = np.concatenate([np.zeros((len(invalid), 1), dtype=np.int64), outcome.nodes + 1], axis=1)
@@ -144,7 +157,22 @@ def _cut_invalid(outcome: Outcome, invalid: np.ndarray) -> None:
         outcome.tokens[index, length:] = -1
         outcome.num_emitted[index] = length
         outcome.finished.pop(index, None)
-        outcome.invalid.append(index)
+        (outcome.retried if plan.choice_counts[index] > 1 else outcome.invalid).append(index)
+    outcome.num_accepted = np.minimum(outcome.num_accepted, outcome.num_emitted)
+
+
+def _cut_at_stop_strings(plan: Plan, outcome: Outcome) -> None:
+    """End each run at the token that completes a stop string. Only requests that follow their text take part."""
+    for index, request in enumerate(plan.emitting):
+        if request.text is None:
+            continue
+        count = int(outcome.num_emitted[index])
+        ended_by_token = outcome.finished.get(index, (None, None))[0] is FinishReason.STOP
+        length = request.text.extend(outcome.tokens[index, : count - ended_by_token].tolist())
+        if length is not None:
+            outcome.finished[index] = (FinishReason.STOP, request.text.stop)
+            outcome.tokens[index, length:] = -1
+            outcome.num_emitted[index] = length
     outcome.num_accepted = np.minimum(outcome.num_accepted, outcome.num_emitted)
 
 
@@ -159,6 +187,18 @@ def _add_logprobs(plan: Plan, outcome: Outcome, logits: torch.Tensor) -> None:
         outcome.logprobs[index] = _logprob_entries(
             logits[torch.from_numpy(rows).to(logits.device)], tokens, request.params.logprobs
         )
+
+
+def _add_prompt_logprobs(plan: Plan, outcome: Outcome, logits: torch.Tensor) -> None:
+    """Scores of the prompt tokens that follow the plan's prompt rows."""
+    owners = plan.row_seq[plan.prompt_rows]
+    for index in np.unique(owners).tolist():
+        request = plan.requests[index]
+        own = np.flatnonzero(owners == index)
+        tokens = request.tokens[plan.positions[plan.prompt_rows[own]] + 1]
+        rows = logits[int(own[0]) : int(own[-1]) + 1]
+        entries = _logprob_entries(rows, torch.from_numpy(tokens).to(logits.device), request.params.prompt_logprobs)
+        outcome.prompt_logprobs[index] = entries
 
 
 def _logprob_entries(logits: torch.Tensor, tokens: torch.Tensor, top_n: int) -> list[dict[int, Logprob]]:
