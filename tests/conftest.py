@@ -112,6 +112,28 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
+def worded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """``model directory -> one of the same model with a tokenizer``: token 5 is the word "t5". Made once for each."""
+    made: dict[str, str] = {}
+
+    def with_words(path: str) -> str:
+        if path not in made:
+            from tokenizers import Tokenizer, models, pre_tokenizers
+            from transformers import AutoConfig, PreTrainedTokenizerFast
+
+            folder = tmp_path_factory.mktemp("worded")
+            shutil.copytree(path, folder, dirs_exist_ok=True)
+            words = {f"t{token}": token for token in range(AutoConfig.from_pretrained(path).vocab_size)}
+            tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
+            tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+            PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+            made[path] = str(folder)
+        return made[path]
+
+    return with_words
+
+
+@pytest.fixture(scope="session")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """``(chain, second={}, **config) -> directory`` of a Llama that emits ``chain[t]`` after token ``t``.
 

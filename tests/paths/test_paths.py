@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from paceline import LLM, RequestOutput, SamplingParams
+from paceline.engine.outputs import CompletionOutput
+from paceline.sampling.noise import derive_seed
 
 NUM_TOKENS = 24
 
@@ -51,7 +53,30 @@ SAMPLING = {
     "top_p": {"temperature": 1.0, "top_p": 0.9},
     "min_p": {"temperature": 1.0, "min_p": 0.05},
     "all_filters": {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02, "min_tokens": 5},
+    "repetition": {"temperature": 0.0, "repetition_penalty": 1.3},
+    "presence": {"temperature": 0.7, "presence_penalty": 1.5},
+    "frequency": {"temperature": 0.7, "frequency_penalty": -1.0},
+    "logit_bias": {"temperature": 0.9, "logit_bias": {3: 4.0, 77: 3.5, 200: -100.0, 500: 2.5}},
+    "allowed_ids": {"temperature": 0.9, "allowed_token_ids": list(range(0, 512, 5))},
+    "bad_words": {"temperature": 0.9},
+    "prompt_logprobs": {"temperature": 0.9, "prompt_logprobs": 3},
+    "samples": {"temperature": 0.9, "n": 3},
+    "all_edits": {
+        "temperature": 0.8,
+        "top_k": 60,
+        "top_p": 0.97,
+        "repetition_penalty": 1.2,
+        "presence_penalty": -0.5,
+        "frequency_penalty": 0.7,
+        "logit_bias": {10: 3.0, 20: -5.0},
+        "allowed_token_ids": list(range(400)),
+        "bad_words": ["t10 t10", *(f"t{token}" for token in range(0, 100, 4))],
+        "prompt_logprobs": 0,
+        "n": 2,
+    },
 }
+# What these change is seen against the same request without them.
+EDITS = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words")
 
 # What else happens in a run: little room (preemption), small steps (chunks), no cache, small blocks.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -73,44 +98,72 @@ def prompts() -> list[dict[str, list[int]]]:
     return [{"prompt_token_ids": tokens} for tokens in ids]
 
 
-def scored(outputs: list[RequestOutput]) -> list[tuple[list[int], list[float]]]:
-    """Tokens and the log-probability of each emitted token."""
-    completions = [output.outputs[0] for output in outputs]
-    return [(c.token_ids, [e[t].logprob for t, e in zip(c.token_ids, c.logprobs, strict=True)]) for c in completions]
+def scored(outputs: list[RequestOutput]) -> list[Any]:
+    """Tokens, the log-probability of each emitted token and their sum, per sample; and the prompt's."""
+    return [([_scored(completion) for completion in output.outputs], output.prompt_logprobs) for output in outputs]
+
+
+def _scored(completion: CompletionOutput) -> tuple[int, list[int], list[float], float | None]:
+    own = [e[t].logprob for t, e in zip(completion.token_ids, completion.logprobs, strict=True)]
+    return completion.index, completion.token_ids, own, completion.cumulative_logprob
+
+
+def tokens(outputs: list[RequestOutput]) -> list[list[list[int]]]:
+    return [[completion.token_ids for completion in output.outputs] for output in outputs]
 
 
 @pytest.fixture(scope="session")
-def sampling_params() -> Callable[[str], SamplingParams]:
-    return lambda name: SamplingParams(max_tokens=NUM_TOKENS, logprobs=0, seed=11, **SAMPLING[name])
+def model(tiny: Callable[..., str], worded: Callable[[str], str]) -> str:
+    return worded(tiny())
+
+
+def generated(model: str, params: SamplingParams) -> list[RequestOutput]:
+    """Without speculation, one prompt at a time."""
+    with LLM(model, numerics="exact", max_model_len=128, enable_prefix_caching=False) as llm:
+        return [llm.generate(prompt, params, use_tqdm=False)[0] for prompt in prompts()]
 
 
 @pytest.fixture(scope="session")
-def plain(
-    tiny: Callable[..., str], sampling_params: Callable[[str], SamplingParams]
-) -> Callable[[str], list[RequestOutput]]:
+def bad_words(model: str) -> list[str]:
+    """What each prompt's output at temperature 0.9 has at 4 and 5, and at 9 to 11."""
+    outputs = generated(model, SamplingParams(max_tokens=12, seed=11, temperature=0.9))
+    runs = [run for [output] in tokens(outputs) for run in (output[4:6], output[9:])]
+    return [" ".join(f"t{token}" for token in run) for run in runs]
+
+
+@pytest.fixture(scope="session")
+def sampling_params(bad_words: list[str]) -> Callable[[str], SamplingParams]:
+    def params(name: str) -> SamplingParams:
+        extra = {"bad_words": bad_words} if name == "bad_words" else {}
+        return SamplingParams(max_tokens=NUM_TOKENS, logprobs=0, seed=11, **SAMPLING[name], **extra)
+
+    return params
+
+
+@pytest.fixture(scope="session")
+def plain(model: str, sampling_params: Callable[[str], SamplingParams]) -> Callable[[str], list[RequestOutput]]:
     """Outputs without speculation, one prompt at a time on fresh engines' roomy settings; made once per sampling."""
     made: dict[str, list[RequestOutput]] = {}
 
     def outputs(sampling: str) -> list[RequestOutput]:
         if sampling not in made:
-            with LLM(tiny(), numerics="exact", max_model_len=128, enable_prefix_caching=False) as llm:
-                made[sampling] = [llm.generate(p, sampling_params(sampling), use_tqdm=False)[0] for p in prompts()]
+            made[sampling] = generated(model, sampling_params(sampling))
         return made[sampling]
 
     return outputs
 
 
 @pytest.fixture
-def speculative(
-    tiny: Callable[..., str], probes: None, plain: Callable[[str], list[RequestOutput]]
-) -> Callable[..., LLM]:
+def speculative(model: str, probes: None, plain: Callable[[str], list[RequestOutput]]) -> Callable[..., LLM]:
     """``(proposer, sampling, **settings) -> LLM`` with that proposer told the truth for that sampling."""
 
     def build(proposer: str, sampling: str, **settings: Any) -> LLM:
         chosen = PROPOSERS[proposer]
-        truth = [o.prompt_token_ids + o.outputs[0].token_ids for o in plain(sampling)]
+        # A prompt that begins another is the first to be found.
+        by_length = sorted(plain(sampling), key=lambda output: len(output.prompt_token_ids))
+        truth = [output.prompt_token_ids + c.token_ids for output in by_length for c in output.outputs]
         return LLM(
-            tiny(),
+            model,
             numerics="exact",
             max_model_len=128,
             proposer=chosen.name,
@@ -171,16 +224,18 @@ def check_path(
         assert scored(cold) == wanted
         assert scored(warm) == wanted
         assert (preemptions > 0) == (setting == "preempting")
-        assert (cached > 0) == (setting != "uncached")
-        _check_acceptance(proposer, cold + warm)
+        assert (cached > 0) == (setting != "uncached" and "prompt_logprobs" not in SAMPLING[sampling])
+        _check_acceptance(proposer, sampling, cold + warm)
 
     return check
 
 
-def _check_acceptance(proposer: str, outputs: list[RequestOutput]) -> None:
+def _check_acceptance(proposer: str, sampling: str, outputs: list[RequestOutput]) -> None:
     drafted = sum(output.metrics.num_draft_tokens for output in outputs)
     accepted = sum(output.metrics.num_accepted_tokens for output in outputs)
     assert drafted > 0
+    if "n" in SAMPLING[sampling] and PROPOSERS[proposer].name.startswith("probes"):
+        return  # it cannot know which of the samples it drafts for
     match PROPOSERS[proposer].accepts:
         case "all":
             assert accepted == drafted
@@ -191,10 +246,10 @@ def _check_acceptance(proposer: str, outputs: list[RequestOutput]) -> None:
 
 
 def test_greedy_tokens_are_those_of_a_plain_transformers_forward(
-    tiny: Callable[..., str], plain: Callable[[str], list[RequestOutput]], reference: Callable[..., list[int]]
+    model: str, plain: Callable[[str], list[RequestOutput]], reference: Callable[..., list[int]]
 ) -> None:
     for output in plain("greedy"):
-        wanted = reference(tiny(), output.prompt_token_ids, len(output.outputs[0].token_ids))
+        wanted = reference(model, output.prompt_token_ids, len(output.outputs[0].token_ids))
         assert output.outputs[0].token_ids == wanted
 
 
@@ -207,10 +262,10 @@ def test_ngram_lookup_is_accepted_in_part(
 
 
 def test_a_greedy_draft_model_equal_to_the_target_is_always_accepted_at_temperature_0(
-    tiny: Callable[..., str], sampling_params: Callable[[str], SamplingParams]
+    model: str, sampling_params: Callable[[str], SamplingParams]
 ) -> None:
     options = {"model": "target", "sampling": "greedy"}
-    with LLM(tiny(), numerics="exact", max_model_len=128, proposer="draft_model", proposer_options=options) as llm:
+    with LLM(model, numerics="exact", max_model_len=128, proposer="draft_model", proposer_options=options) as llm:
         outputs = llm.generate(prompts(), sampling_params("greedy"), use_tqdm=False)
     drafted = sum(output.metrics.num_draft_tokens for output in outputs)
     assert drafted == sum(output.metrics.num_accepted_tokens for output in outputs) > 0
@@ -227,3 +282,30 @@ def test_speculation_can_be_switched_off_per_request(
     assert scored(outputs) == scored(plain("warm"))
     longest = [len(output.metrics.accepted_per_position) for output in outputs]
     assert longest == [index % 3 for index in range(len(outputs))]
+
+
+@pytest.mark.parametrize("sampling", [name for name in SAMPLING if {*EDITS} & {*SAMPLING[name]} or name == "bad_words"])
+def test_every_edit_of_the_logits_changes_tokens(
+    model: str,
+    plain: Callable[[str], list[RequestOutput]],
+    sampling_params: Callable[[str], SamplingParams],
+    sampling: str,
+) -> None:
+    given = sampling_params(sampling)
+    for name in set(EDITS) & given.model_fields_set:
+        without = given.model_copy(
+            update={name: SamplingParams.model_fields[name].get_default(call_default_factory=True)}
+        )
+        assert tokens(generated(model, without)) != tokens(plain(sampling)), name
+
+
+def test_samples_differ_and_share_their_prompt(
+    model: str, plain: Callable[[str], list[RequestOutput]], sampling_params: Callable[[str], SamplingParams]
+) -> None:
+    """Sample j is what the prompt gives alone under the seed derived from the request's and j."""
+    given = sampling_params("samples")
+    for index in range(given.n):
+        alone = given.model_copy(update={"n": 1, "seed": derive_seed(given.seed, index)})
+        assert [[own] for own in (run[index] for run in tokens(plain("samples")))] == tokens(generated(model, alone))
+    for samples in tokens(plain("samples")):
+        assert len({tuple(sample) for sample in samples}) == given.n

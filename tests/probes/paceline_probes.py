@@ -56,12 +56,13 @@ class Probe(Proposer):
         self.released.append((request_ids, reason))
 
     def truth(self, request: RequestView) -> list[int]:
-        """The true continuation; empty if none of the known sequences begins with the request's tokens."""
+        """The true continuation as far as the known sequences that begin with the request's tokens agree on it."""
         known = request.tokens.tolist()
-        for sequence in self.options.truth:
-            if sequence[: len(known)] == known:
-                return sequence[len(known) :]
-        return []
+        possible = [sequence[len(known) :] for sequence in self.options.truth if sequence[: len(known)] == known]
+        agreed = min(possible, key=len, default=[])
+        while any(sequence[: len(agreed)] != agreed for sequence in possible):
+            agreed = agreed[:-1]
+        return agreed
 
     def wrong(self, token: int) -> int:
         return (token + 1) % self.vocab_size
@@ -91,7 +92,8 @@ class Empty(Probe):
     """No drafts at all for every second request, the truth for the others."""
 
     def draft(self, request: RequestView, truth: list[int], budget: int) -> list[int]:
-        return truth[:budget] if len(request.request_id) and int(request.request_id) % 2 else []
+        number, _, sample = request.request_id.partition("-")
+        return truth[:budget] if (int(number) + int(sample or 0)) % 2 else []
 
 
 class Tree(Probe):

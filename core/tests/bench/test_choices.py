@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.bench.choices import key_values, parse_batches, parse_proposer, parse_proposers
+from paceline.bench.choices import parse_batches, parse_proposer, parse_proposers
+from paceline.config.command_line import key_values
 
 
 def test_draft_length_is_the_engines_and_the_rest_the_proposers() -> None:

@@ -221,12 +221,19 @@ def test_an_interrupt_while_generating_closes_the_engine(generate: Run, monkeypa
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n") and len(closed) == 1
 
 
+def _heed_interrupts() -> None:
+    """A shell that runs the tests in the background has its children ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_the_process_with_130(tmp_path: Path) -> None:
     """The pipe tells when the command waits for its prompts: opening it for writing waits for the reader."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "paceline.cli", "generate", "--prompts", str(pipe)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
+    )
     with pipe.open("w"):
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=30)
