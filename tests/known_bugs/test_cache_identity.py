@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from paceline import LLM, RequestOutput, SamplingParams
-from paceline.engine import build
+from paceline.engine import identity
 from paceline.kv.identity import CoreIdentity
 
 Serve = Callable[..., list[RequestOutput]]
@@ -176,7 +176,7 @@ def published(
         told["core"] = fields
         return CoreIdentity(**fields)
 
-    monkeypatch.setattr(build, "CoreIdentity", noted)
+    monkeypatch.setattr(identity, "CoreIdentity", noted)
     with LLM(tiny(), block_size=4, max_model_len=64) as llm:
         serve(llm, told["prompts"], SamplingParams(temperature=0.0, max_tokens=1))
         return told, {entry.key.hex() for entry in llm.engine.kv.cache.index.entries}

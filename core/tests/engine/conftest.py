@@ -418,13 +418,13 @@ def chain_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def test_plugins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Installs the distribution ``paceline-engine-probes`` (entry point ``probes``) and gives its module."""
+    """Installs the distribution ``paceline-engine-probes`` (entry point ``engine_probes``) and gives its module."""
     site = tmp_path_factory.mktemp("site")
     shutil.copy(Path(__file__).with_name("engine_probes.py"), site)
     info = site / "paceline_engine_probes-0.3.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: paceline-engine-probes\nVersion: 0.3\n")
-    (info / "entry_points.txt").write_text("[paceline.plugins]\nprobes = engine_probes\n")
+    (info / "entry_points.txt").write_text("[paceline.plugins]\nengine_probes = engine_probes\n")
     sys.path.insert(0, str(site))
     import engine_probes
 

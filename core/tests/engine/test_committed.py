@@ -52,7 +52,11 @@ def record(tiny: Callable[..., str], plain: Plain, test_plugins: Any) -> Callabl
     def run(prompts: list[list[int]], num_tokens: int = 8, rounds: int = 1, **options: Any) -> Any:
         own = {"recompute_tail": options.pop("recompute_tail", 0), "right": 2}
         truth = [plain.greedy(prompt, num_tokens) for prompt in prompts]
-        settings = {"proposer": "probes:recorder", "proposer_options": {"truth": truth, **own}, "max_model_len": 64}
+        settings = {
+            "proposer": "engine_probes:recorder",
+            "proposer_options": {"truth": truth, **own},
+            "max_model_len": 64,
+        }
         with LLM(tiny(), numerics="exact", num_speculative_tokens=3, **settings, **options) as llm:
             recorder = test_plugins.built[-1]
             for _ in range(rounds):
@@ -141,7 +145,7 @@ def test_a_prefix_hit_is_restored_and_its_tail_run_again(
 
 
 def test_the_tail_is_run_without_writing_the_targets_kv(tiny: Callable[..., str], test_plugins: Any) -> None:
-    options = {"proposer": "probes:recorder", "proposer_options": {"recompute_tail": 5}, "block_size": 8}
+    options = {"proposer": "engine_probes:recorder", "proposer_options": {"recompute_tail": 5}, "block_size": 8}
     with LLM(tiny(), numerics="exact", max_model_len=64, **options) as llm:
         prompt = {"prompt_token_ids": PROMPTS[0]}
         greedy = SamplingParams(temperature=0.0, max_tokens=1)

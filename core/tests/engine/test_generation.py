@@ -207,15 +207,15 @@ def test_wrong_options(tiny: Callable[..., str]) -> None:
 
 
 def test_plugins_are_listed_in_their_order(tiny: Callable[..., str], test_plugins: Any) -> None:
-    with LLM(tiny(), observers=["probes:watching"], proposer="probes:recorder", max_model_len=32) as llm:
+    with LLM(tiny(), observers=["engine_probes:watching"], proposer="engine_probes:recorder", max_model_len=32) as llm:
         lines = llm.plugins
     assert [line.split(" (")[0] for line in lines] == [
         "eviction policy lru",
         "speculation controller fixed",
-        "proposer probes:recorder",
-        "observer probes:watching",
+        "proposer engine_probes:recorder",
+        "observer engine_probes:watching",
     ]
-    assert "proposer probes:recorder (paceline-engine-probes 0.3)" in lines
+    assert "proposer engine_probes:recorder (paceline-engine-probes 0.3)" in lines
 
 
 def test_defaults_come_from_the_generation_config(chain_model: Callable[..., str]) -> None:
@@ -260,7 +260,7 @@ def test_two_engines_in_one_process_do_not_mix(tiny: Callable[..., str]) -> None
 def test_a_contributor_keeps_tenants_apart(tiny: Callable[..., str], test_plugins: Any) -> None:
     prompt = {"prompt_token_ids": list(range(40))}
     tenants: list[dict[str, Any]] = [{}, {"metadata": {"tenant": "a"}}, {"metadata": {"tenant": "b"}}]
-    with LLM(tiny(), numerics="exact", max_model_len=64, cache_identity=["probes:tenant"]) as llm:
+    with LLM(tiny(), numerics="exact", max_model_len=64, cache_identity=["engine_probes:tenant"]) as llm:
         outputs = [
             llm.generate(prompt | tenant, SamplingParams(temperature=0.0, max_tokens=4))[0] for tenant in tenants * 2
         ]

@@ -88,7 +88,7 @@ def test_a_hostile_draft_cannot_end_a_request(
     with LLM(tiny(nan_token=NAN), numerics=numerics, max_model_len=128) as llm:
         [clean] = tokens_of(llm.generate(prompt, GREEDY))
     hostile = [[*BASE, *clean[: at + position], NAN, 1, 1] for at in range(len(clean))]
-    options: dict[str, Any] = {"proposer": "probes:recorder", "proposer_options": {"truth": hostile}}
+    options: dict[str, Any] = {"proposer": "engine_probes:recorder", "proposer_options": {"truth": hostile}}
     with LLM(tiny(nan_token=NAN), numerics=numerics, max_model_len=128, **options) as llm:
         [output] = llm.generate(prompt, GREEDY)
         [again] = llm.generate(prompt, GREEDY)

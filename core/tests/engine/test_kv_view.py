@@ -21,7 +21,7 @@ LENGTH = len(PROMPT)
 @pytest.fixture
 def paged(tiny: Callable[..., str], test_plugins: Any) -> Iterator[tuple[LLM, Any]]:
     """An engine whose proposer has the target's weights on blocks of its own, and the proposer."""
-    with LLM(tiny(), max_model_len=64, block_size=8, proposer="probes:paged", num_speculative_tokens=4) as llm:
+    with LLM(tiny(), max_model_len=64, block_size=8, proposer="engine_probes:paged", num_speculative_tokens=4) as llm:
         yield llm, test_plugins.built[-1]
 
 

@@ -14,11 +14,11 @@ from paceline.kv import invariants
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4)
 PROMPTS = [{"prompt_token_ids": [index] * 20} for index in (3, 4)]
 PLUGINS = {
-    "propose": {"proposer": "probes:recorder"},
-    "observe": {"proposer": "probes:recorder"},
-    "release": {"proposer": "probes:recorder"},
-    "on_step": {"observers": [{"name": "probes:watching"}]},
-    "request_fields": {"cache_identity": [{"name": "probes:tenant"}]},
+    "propose": {"proposer": "engine_probes:recorder"},
+    "observe": {"proposer": "engine_probes:recorder"},
+    "release": {"proposer": "engine_probes:recorder"},
+    "on_step": {"observers": [{"name": "engine_probes:watching"}]},
+    "request_fields": {"cache_identity": [{"name": "engine_probes:tenant"}]},
 }
 
 
@@ -107,7 +107,11 @@ def _look(llm: LLM, request_id: str) -> Any:
 
 
 def test_an_observer_is_closed_even_if_the_proposer_cannot_be(tiny: Callable[..., str], test_plugins: Any) -> None:
-    options = {"proposer": "probes:recorder", "proposer_options": {"raises": "close"}, "observers": ["probes:watching"]}
+    options = {
+        "proposer": "engine_probes:recorder",
+        "proposer_options": {"raises": "close"},
+        "observers": ["engine_probes:watching"],
+    }
     llm = LLM(tiny(), max_model_len=64, **options)
     closed = []
     for built in test_plugins.built[-2:]:
@@ -121,7 +125,11 @@ def test_an_observer_is_closed_even_if_the_proposer_cannot_be(tiny: Callable[...
 def test_trimming_by_a_plugin_changes_no_token(tiny: Callable[..., str], test_plugins: Any) -> None:
     with LLM(tiny(), max_model_len=64) as plain:
         truth = [o.prompt_token_ids + o.outputs[0].token_ids for o in plain.generate(PROMPTS, GREEDY)]
-    options = {"proposer": "probes:recorder", "proposer_options": {"truth": truth}, "controller": "probes:trimming"}
+    options = {
+        "proposer": "engine_probes:recorder",
+        "proposer_options": {"truth": truth},
+        "controller": "engine_probes:trimming",
+    }
     with LLM(tiny(), max_model_len=64, **options, controller_options={"kept": 1}) as llm:
         outputs = llm.generate(PROMPTS, GREEDY)
     assert [output.prompt_token_ids + output.outputs[0].token_ids for output in outputs] == truth

@@ -61,7 +61,7 @@ def test_nor_with_soft_caps_and_sinks_on_threads(make_world, seq):
     """Large enough that torch would cut the scores at places that follow their number."""
     torch.set_num_threads(3)
     try:
-        world = world_of(make_world, SIZES[0])
+        world = make_world(num_blocks=2000)
         seqs = [seq.chain(70 + index % 50, 1) for index in range(101)]
         tables = world.tables(seqs)
         q = world.queries(101)

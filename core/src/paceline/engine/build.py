@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from paceline.api import (
     ControllerContext,
     EvictionContext,
-    IdentityContext,
     KVGroup,
     ObserverContext,
     ProposerCapabilities,
@@ -26,13 +21,13 @@ from paceline.engine.context import TARGET, EngineContext
 from paceline.engine.engine import Engine
 from paceline.engine.errors import EngineError
 from paceline.engine.events import EventLog, Watcher
+from paceline.engine.identity import identity_builder
 from paceline.engine.request import Request
 from paceline.engine.sampling_table import SamplingTable
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.speculation import NoSpeculation, Speculation, Speculator
 from paceline.engine.target_pass import TargetPass
 from paceline.host.loading import Loaded, LoadedPlugins, load
-from paceline.kv.identity import CoreIdentity, IdentityBuilder
 from paceline.kv.manager import KVManager
 from paceline.kv.storage import KVStorage
 from paceline.model.architecture import max_positions, target_kv_group, text_config
@@ -48,8 +43,6 @@ OFFERS = frozenset({"chain", "coupled_noise", "hidden_states", "kv_groups", "pag
 _NO_PROPOSER = ProposerCapabilities(max_tokens=0)
 _DEFAULT_MAX_MODEL_LEN = 8192
 _DEFAULT_DRAFT_LENGTH = 5
-# Everything else of a configuration is taken to shape K and V: a needless miss is better than a wrong hit.
-_CONFIG_NOT_IN_KV = ("_name_or_path", "architectures", "transformers_version", "use_cache")
 
 
 @dataclass(slots=True)
@@ -112,17 +105,19 @@ def _load_target(config: EngineConfig) -> LoadedModel:
         trust_remote_code=config.trust_remote_code,
         numerics=config.numerics,
         tokenizer=config.tokenizer,
+        max_model_len=config.max_model_len,
     )
 
 
-def _load_beside(target: LoadedModel, name: str, trust_remote_code: bool) -> LoadedModel:
-    """Another model where the target is, in its dtype and numerics."""
+def _load_beside(target: LoadedModel, name: str, trust_remote_code: bool, max_model_len: int) -> LoadedModel:
+    """Another model where the target is, in its dtype and numerics, for sequences of the same length."""
     return load_model(
         name,
         dtype=str(target.dtype).removeprefix("torch."),
         device=str(target.device),
         trust_remote_code=trust_remote_code,
         numerics=target.numerics,
+        max_model_len=max_model_len,
     )
 
 
@@ -229,49 +224,13 @@ def _kv_manager(parts: _Parts, num_blocks: int, slots_per_seq: int, collect_even
         policy=policy.build(EvictionContext(clock=parts.clock, num_blocks=num_blocks)),
         policy_name=policy.name,
         policy_boundary=policy.boundary,
-        identity=_identity(parts),
+        identity=identity_builder(parts.plugins.all("cache_identity"), parts.facts, parts.loaded),
         clock=parts.clock,
         enable_prefix_caching=config.enable_prefix_caching,
         max_seqs=config.max_num_seqs,
         max_blocks_per_seq=-(-slots_per_seq // config.block_size),
         collect_events=collect_events,
     )
-
-
-def _identity(parts: _Parts) -> IdentityBuilder:
-    """The core's fields, from content and configuration alone, and those of the contributors."""
-    context = IdentityContext(target=parts.facts)
-    contributors = []
-    for plugin in parts.plugins.all("cache_identity"):
-        plugin.describe(parts.facts)
-        contributors.append((plugin.name, plugin.build(context)))
-    facts = parts.facts
-    shaping = {key: value for key, value in facts.config.items() if key not in _CONFIG_NOT_IN_KV}
-    return IdentityBuilder(
-        CoreIdentity(
-            weights_fingerprint=facts.weights_fingerprint,
-            tokenizer_fingerprint=facts.tokenizer_fingerprint,
-            rope=_as_text({key: value for key, value in shaping.items() if "rope" in key}),
-            attention=_as_text({key: value for key, value in shaping.items() if "rope" not in key}),
-            kv_dtype=facts.dtype,
-            kv_layout="block, offset, head, size",
-            block_size=facts.block_size,
-            numerics=facts.numerics,
-            numerics_facts=_numerics_facts(parts.loaded),
-        ),
-        contributors,
-        {plugin.name: plugin.boundary for plugin in parts.plugins.all("cache_identity")},
-    )
-
-
-def _numerics_facts(loaded: LoadedModel) -> str:
-    """What else fixes the bits: exact results hold for one build of torch and one number of threads."""
-    threads = f", {torch.get_num_threads()} threads" if loaded.numerics == "exact" else ""
-    return f"torch {torch.__version__} on {loaded.device.type}{threads}"
-
-
-def _as_text(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, sort_keys=True, default=str)
 
 
 def _admission(parts: _Parts, kv: KVManager) -> Admission:
@@ -319,7 +278,7 @@ def _speculation(
         facts=parts.facts,
         target=parts.loaded,
         runner=runner,
-        load=lambda name: _load_beside(parts.loaded, name, parts.config.trust_remote_code),
+        load=lambda name: _load_beside(parts.loaded, name, parts.config.trust_remote_code, parts.facts.max_model_len),
         groups=parts.capabilities.kv_groups,
         storage=storage,
         kv=kv,
