@@ -201,6 +201,7 @@ def test_spec_declared_twice(site):
     ("change", "fault"),
     [
         ("options=dict", "options <class 'dict'> is not a pydantic model class"),
+        ("options=BaseModel", "options is pydantic's BaseModel itself; give a subclass of it"),
         ("needs='hidden_states'", "needs 'hidden_states' is not a set of strings"),
         ("build=None", "build is None, which cannot be called"),
         ("describe=lambda options: None", "describe must take (options, target): too many positional arguments"),
@@ -241,8 +242,7 @@ def test_unknown_option_is_refused_with_the_nearest_though_the_model_ignores_it(
     )
 
 
-@pytest.mark.parametrize(("model", "options"), [("Broken", {"max_ngram": 4}), ("BaseModel", {})])
-def test_options_model_that_raises_is_the_plugins_fault(site, model, options):
+def test_options_model_that_raises_is_the_plugins_fault(site):
     source = """
 from pydantic import field_validator
 class Broken(Options):
@@ -250,9 +250,9 @@ class Broken(Options):
     def _check(cls, value):
         raise KeyError(value)
 """
-    site.proposer("ngram", source + DECLARES_WITH.format(f"options={model}"))
+    site.proposer("ngram", source + DECLARES_WITH.format("options=Broken"))
 
-    text = refused(site, PluginCallError, options=options)
+    text = refused(site, PluginCallError, options={"max_ngram": 4})
 
     assert 'plugin "ngram" 1.0' in text and ", options raised " in text
 

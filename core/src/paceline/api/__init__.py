@@ -12,7 +12,7 @@ from paceline.api.controllers import (
     SpeculationController,
     StepOutcome,
 )
-from paceline.api.drafts import Drafts
+from paceline.api.drafts import Choose, Drafts
 from paceline.api.errors import PacelineError, PluginError
 from paceline.api.eviction import (
     BlockFacts,
@@ -42,7 +42,6 @@ from paceline.api.observers import (
     StepEvent,
 )
 from paceline.api.proposers import (
-    Choose,
     CommittedBatch,
     DraftShape,
     KVGroup,

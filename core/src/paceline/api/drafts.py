@@ -1,14 +1,14 @@
-"""The candidates that a proposer returns."""
+"""The candidates that a proposer returns, and the rule by which it may choose them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Drafts"]
+__all__ = ["Choose", "Drafts"]
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
@@ -50,3 +50,28 @@ class Drafts:
     def empty(cls, num_requests: int) -> Drafts:
         """Drafts without a single token."""
         return cls.from_lists([[]] * num_requests)
+
+
+class Choose(Protocol):
+    """The verifier's own rule on a proposer's logits; valid until the ``propose`` call that received it returns.
+
+    The rule is all of a request's sampling parameters (allowed ids, bad words, ``min_tokens``, bias, penalties,
+    temperature, min-p, top-k, top-p) and its noise. Penalties and bad words look at the tokens before the position:
+    the known ones, and those drafted in between. A proposer that drafts a chain front to back need not name the
+    latter: the tokens that this object returned for earlier positions in the same call are taken (for a position
+    chosen twice, the later choice). Whoever drafts otherwise, such as trees, gives them as ``drafted``.
+    """
+
+    def __call__(self, logits: Any, positions: np.ndarray, drafted: np.ndarray | None = None) -> Any:
+        """Choose one token per request of the batch.
+
+        Args:
+            logits: float32 ``[requests, vocab]``, on the target's device. Rows of requests that want no token may
+                hold anything finite.
+            positions: int64 ``[requests]``, position of the token chosen.
+            drafted: int64 ``[requests, width]``: what stands between the last known token and the position, in this
+                order, padded with -1.
+
+        Returns:
+            int64 ``[requests]``, on the target's device.
+        """

@@ -22,12 +22,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paceline.api.drafts import Drafts
+from paceline.api.drafts import Choose, Drafts
 from paceline.api.facts import SamplingFacts, TargetFacts
 from paceline.api.specs import Spec
 
 __all__ = [
-    "Choose",
     "CommittedBatch",
     "DraftShape",
     "KVGroup",
@@ -167,31 +166,6 @@ class KVView(Protocol):
 
         Raises:
             PluginError: if a range is not contiguous with the present one or passes the reserved slots.
-        """
-
-
-class Choose(Protocol):
-    """The verifier's own rule on a proposer's logits; valid until the ``propose`` call that received it returns.
-
-    The rule is all of a request's sampling parameters (allowed ids, bad words, ``min_tokens``, bias, penalties,
-    temperature, min-p, top-k, top-p) and its noise. Penalties and bad words look at the tokens before the position:
-    the known ones, and those drafted in between. A proposer that drafts a chain front to back need not name the
-    latter: the tokens that this object returned for earlier positions in the same call are taken (for a position
-    chosen twice, the later choice). Whoever drafts otherwise, such as trees, gives them as ``drafted``.
-    """
-
-    def __call__(self, logits: Any, positions: np.ndarray, drafted: np.ndarray | None = None) -> Any:
-        """Choose one token per request of the batch.
-
-        Args:
-            logits: float32 ``[requests, vocab]``, on the target's device. Rows of requests that want no token may
-                hold anything finite.
-            positions: int64 ``[requests]``, position of the token chosen.
-            drafted: int64 ``[requests, width]``: what stands between the last known token and the position, in this
-                order, padded with -1.
-
-        Returns:
-            int64 ``[requests]``, on the target's device.
         """
 
 

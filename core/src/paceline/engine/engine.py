@@ -200,6 +200,7 @@ class Engine:
         selected = self._scheduler.select(decoding, budgets)
         self._committer.copy_blocks()
         if not selected.decoding and not selected.chunks:
+            assert not self._requests, "requests are live and the scheduler selected none: nobody would ever advance"
             return StepResult()
         drafts = self._speculation.propose(selected)
         plan = self._scheduler.place(selected, drafts)

@@ -35,6 +35,8 @@ def _faults_of_spec(spec: Spec[Any, Any, Any]) -> Iterator[str]:
         yield f"name {spec.name!r} is not of the form [a-z][a-z0-9_]*"
     if not (inspect.isclass(spec.options) and issubclass(spec.options, BaseModel)):
         yield f"options {spec.options!r} is not a pydantic model class"
+    elif spec.options is BaseModel:
+        yield "options is pydantic's BaseModel itself; give a subclass of it, empty if there are no options"
     if isinstance(spec.needs, str) or not all(isinstance(need, str) for need in spec.needs):
         yield f"needs {spec.needs!r} is not a set of strings"
     yield from _faults_of_call("describe", spec.describe, ("options", "target"))
