@@ -96,7 +96,7 @@ def _run(console: Console, name: str, options: dict[str, Any], max_tokens: int, 
 def _table(runs: list[_Run]) -> Table:
     """Tokens per second; passes of the target; draft tokens; mean acceptance length; time drafting and verifying."""
     headers = ("", "tokens/s", "passes", "drafted", "accepted", "length", "draft s", "verify s")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, padding=0)
     for header in headers:
         table.add_column(header, no_wrap=True, justify="right" if header else "left")
     for run in runs:
