@@ -74,6 +74,7 @@ class Live:
     tokens: list
     computed: int
     num_kv_tokens: int
+    num_cached: int  # found at admission: a copied head is offered to others from the first commit on
     published: bool = True
     late: dict = field(default_factory=dict)
 
@@ -152,7 +153,7 @@ class CacheMachine(RuleBasedStateMachine):
             return None
         hit = self.manager.admit(request, array, retention=Retention(len(tokens) % 3, 5.0))
         name = request.request_id
-        self.live[name] = Live((self.epoch, salt), tokens, hit.num_tokens, hit.num_kv_tokens)
+        self.live[name] = Live((self.epoch, salt), tokens, hit.num_tokens, hit.num_kv_tokens, hit.num_tokens)
         assert (hit.num_tokens, hit.components) == (found.num_tokens, found.components)
         assert hit.num_tokens < len(tokens)
         assert hit.num_kv_tokens == hit.num_blocks * BLOCK + hit.num_copied_tokens
@@ -359,7 +360,7 @@ class CacheMachine(RuleBasedStateMachine):
                 request = RequestFacts(request_id="x", num_prompt_tokens=1, cache_salt=live.space[1])
                 found = self.manager.lookup(request, self._tokens(live))
                 assert found.num_blocks >= live.computed // BLOCK
-                if self.manager.num_free > MAX_LEN // BLOCK + 1:
+                if live.computed > live.num_cached and self.manager.num_free > MAX_LEN // BLOCK + 1:
                     assert found.num_kv_tokens >= live.computed
 
     @invariant()
