@@ -74,6 +74,18 @@ def _engine_options(pairs: list[str]) -> dict[str, Any]:
     return values
 
 
+Model = Annotated[
+    str | None, typer.Option("--model", "-m", help="Directory, hub id, .gguf file, or demo, which is the default.")
+]
+ProposerName = Annotated[str | None, typer.Option(help="Proposer plugin, such as ngram; none if left out.")]
+DraftLength = Annotated[int | None, typer.Option(help="Most draft tokens per step.")]
+ProposerOptions = Annotated[list[str] | None, typer.Option(help="Option of the proposer: key=value; may be repeated.")]
+EngineOptions = Annotated[
+    list[str] | None, typer.Option(help="Any other field of the engine's configuration: key=value; may be repeated.")
+]
+Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
+
+
 def _given(
     model: str | None,
     proposer: str | None,
@@ -98,29 +110,22 @@ def _given(
 def generate(
     prompts: Annotated[list[str] | None, typer.Argument(help="Prompts; - reads standard input.")] = None,
     config: ConfigFile = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Directory, hub id, .gguf file, or demo, which is the default.")
-    ] = None,
+    model: Model = None,
     prompts_file: Annotated[
         Path | None, typer.Option("--prompts", exists=True, dir_okay=False, help="File with one prompt per line.")
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the model's chat template.")] = False,
-    proposer: Annotated[str | None, typer.Option(help="Proposer plugin, such as ngram; none if left out.")] = None,
-    num_speculative_tokens: Annotated[int | None, typer.Option(help="Most draft tokens per step.")] = None,
-    proposer_option: Annotated[
-        list[str] | None, typer.Option(help="Option of the proposer: key=value; may be repeated.")
-    ] = None,
+    proposer: ProposerName = None,
+    num_speculative_tokens: DraftLength = None,
+    proposer_option: ProposerOptions = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to emit.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="0 is off.")] = 0,
     min_p: Annotated[float, typer.Option(help="0 is off.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    seed: Seed = None,
     numerics: Annotated[Numerics | None, typer.Option(help="exact: the same bits in any batch.")] = None,
-    engine_option: Annotated[
-        list[str] | None,
-        typer.Option(help="Any other field of the engine's configuration: key=value; may be repeated."),
-    ] = None,
+    engine_option: EngineOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
 ) -> None:
     """Generate text.
@@ -169,21 +174,14 @@ def _print_output(text: str, output: Any, as_json: bool, alone: bool) -> None:
 @clean_exit()
 def chat(
     config: ConfigFile = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Directory, hub id, .gguf file, or demo, which is the default.")
-    ] = None,
-    proposer: Annotated[str | None, typer.Option(help="Proposer plugin, such as ngram; none if left out.")] = None,
-    num_speculative_tokens: Annotated[int | None, typer.Option(help="Most draft tokens per step.")] = None,
-    proposer_option: Annotated[
-        list[str] | None, typer.Option(help="Option of the proposer: key=value; may be repeated.")
-    ] = None,
+    model: Model = None,
+    proposer: ProposerName = None,
+    num_speculative_tokens: DraftLength = None,
+    proposer_option: ProposerOptions = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 512,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy; the checkpoint's own if left out.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
-    engine_option: Annotated[
-        list[str] | None,
-        typer.Option(help="Any other field of the engine's configuration: key=value; may be repeated."),
-    ] = None,
+    seed: Seed = None,
+    engine_option: EngineOptions = None,
 ) -> None:
     """Talk to a model. Answers stream; /stats, /reset and /exit are commands, Ctrl-C stops an answer.
 
