@@ -103,7 +103,7 @@ def test_the_draft_models_kv_is_copied_too(build: Callable[..., LLM]) -> None:
     assert source is not None and source[1] == 8
     copied, original = sequence.block_ids[2], source[0].block_id
     assert copied != original
-    layers = llm.engine._committer._all_layers
+    layers = llm.engine._committer._shared_layers
     assert len(layers) == 4, "two of the target, two of the draft model"
     for side in (side for layer in layers for side in layer):
         assert torch.equal(side[copied, :4], side[original, :4])

@@ -77,6 +77,11 @@ class ToyRequest:
         is_sampled = self.is_sampled and sampling == "coupled"
         return int(np.argmax(model_scores(prefix) + noise_of(self.request_id, len(prefix), is_sampled)))
 
+    def probability(self, prefix: Sequence[int], token: int) -> float:
+        """The model's own, before anything is done to its scores."""
+        weights = np.exp(model_scores(prefix).astype(np.float64))
+        return float(weights[token] / weights.sum())
+
     def rollout(self, num_tokens: int, sampling: str = "coupled") -> list[int]:
         text = list(self.tokens)
         for _ in range(num_tokens):
@@ -120,7 +125,7 @@ class ToyModel:
 
     def __init__(self, max_positions: int = 10_000) -> None:
         self.max_positions = max_positions
-        self.tokenizer_fingerprint = ""
+        self.tokenizer, self.tokenizer_fingerprint = None, ""
         self.fed: list[dict[str, tuple[int, int]]] = []  # per forward: request -> (start, count)
 
     def forward(self, view: ToyView, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:
@@ -237,3 +242,53 @@ def target() -> TargetFacts:
         tokenizer_fingerprint="",
         weights_fingerprint="ab",
     )
+
+
+@pytest.fixture(scope="session")
+def byte_level() -> Callable[..., Any]:
+    """``(characters, *longer tokens, special=()) -> tokenizer``: the bytes of the characters, then the longer ones.
+
+    A longer token is merged from its two halves.
+    """
+
+    def make(characters: str, *longer: str, special: Sequence[str] = ()) -> Any:
+        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+        from transformers import PreTrainedTokenizerFast
+
+        written = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        letters = list(dict.fromkeys(letter for char in characters for letter in written.pre_tokenize_str(char)[0][0]))
+        longer_names = [written.pre_tokenize_str(text)[0][0] for text in longer]
+        names = letters + longer_names
+        merges = [(name[: len(name) // 2], name[len(name) // 2 :]) for name in longer_names]
+        vocabulary = {name: token_id for token_id, name in enumerate(names)}
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+        tokenizer.pre_tokenizer, tokenizer.decoder = written, decoders.ByteLevel()
+        tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sentencepiece() -> Callable[..., Any]:
+    """``(pieces, bos=None) -> tokenizer`` with byte tokens first, which puts a space before every text."""
+
+    def make(pieces: Sequence[str], bos: str | None = None) -> Any:
+        from tokenizers import Tokenizer, decoders, models, normalizers, processors
+        from transformers import PreTrainedTokenizerFast
+
+        names = [f"<0x{byte:02X}>" for byte in range(256)] + [piece for piece in pieces if len(piece) == 1]
+        longer = [piece for piece in pieces if len(piece) > 1]
+        vocabulary = {name: token_id for token_id, name in enumerate([*names, *longer])}
+        merges = [(piece[:-1], piece[-1]) for piece in longer]
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True))
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+        steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        tokenizer.decoder = decoders.Sequence(steps)
+        if bos is not None:
+            tokenizer.add_special_tokens([bos])
+            start = [(bos, tokenizer.token_to_id(bos))]
+            tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=start)
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos)
+
+    return make

@@ -57,13 +57,18 @@ class FakeContext:
 
     target: TargetFacts
     draft_vocab_size: int
-    tokenizer_fingerprint: str = ""
-    asked: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    tokenizer: Any = None
+    draft_tokenizer: Any = None
+    tokenizer_fingerprint: str = "of the draft"
+    asked: list[tuple[str, str, Any]] = dataclasses.field(default_factory=list)
 
-    def load_model(self, path: str, kv_group: str) -> Any:
-        self.asked.append((path, kv_group))
+    def load_model(self, path: str, kv_group: str, layers: Any = None) -> Any:
+        self.asked.append((path, kv_group, layers))
         return SimpleNamespace(
-            vocab_size=self.draft_vocab_size, max_positions=64, tokenizer_fingerprint=self.tokenizer_fingerprint
+            vocab_size=self.draft_vocab_size,
+            max_positions=64,
+            tokenizer=self.draft_tokenizer,
+            tokenizer_fingerprint=self.tokenizer_fingerprint,
         )
 
 
@@ -158,32 +163,22 @@ def test_a_vocabulary_as_the_targets_is_accepted_padded_or_not(target: TargetFac
     (spec,) = paceline_proposers()
     context = FakeContext(target, draft_vocab_size)
     spec.build(options(model="some/draft"), context)
-    assert context.asked == [("some/draft", "draft_model")]
+    assert context.asked == [("some/draft", "draft_model", None)]
 
 
 @pytest.mark.parametrize("draft_vocab_size", [10, 12, 14])
 def test_another_vocabulary_is_refused_with_both_sizes(target: TargetFacts, draft_vocab_size: int) -> None:
     (spec,) = paceline_proposers()
-    words = rf'draft model "some/draft" has a vocabulary of {draft_vocab_size} ids, the target one of 11; choose'
+    words = rf'draft model "some/draft" has a vocabulary of {draft_vocab_size} ids, the target one of 11, .*; choose'
     with pytest.raises(PluginError, match=words):
         spec.build(options(model="some/draft"), FakeContext(target, draft_vocab_size))
-
-
-def test_another_tokenizer_of_the_same_size_is_refused(target: TargetFacts) -> None:
-    (spec,) = paceline_proposers()
-    known = dataclasses.replace(target, tokenizer_fingerprint="aaaa")
-    spec.build(options(model="some/draft"), FakeContext(known, 11, "aaaa"))
-    spec.build(options(model="some/draft"), FakeContext(known, 11, ""))
-    words = r'draft model "some/draft" has .* 11 ids, as many as the target, but another tokenizer .*bbbb.*aaaa'
-    with pytest.raises(PluginError, match=words):
-        spec.build(options(model="some/draft"), FakeContext(known, 11, "bbbb"))
 
 
 @pytest.mark.parametrize("sampling", ["coupled", "greedy"])
 def test_sampling_reaches_the_proposer(toy_engine, toy_model, toy_request, target: TargetFacts, sampling: str) -> None:
     (spec,) = paceline_proposers()
     model, request = toy_model(), toy_request("a", [1, 2], is_sampled=True)
-    context = SimpleNamespace(target=target, load_model=lambda path, kv_group: model)
+    context = SimpleNamespace(target=target, tokenizer=None, load_model=lambda path, kv_group, layers: model)
     drafts = spec.build(options(sampling=sampling), context).propose(toy_engine.propose_batch([request], [5]))
     assert drafts.tokens.tolist() == [request.rollout(5, sampling)]
     assert np.all(drafts.tokens < target.vocab_size)
@@ -192,6 +187,14 @@ def test_sampling_reaches_the_proposer(toy_engine, toy_model, toy_request, targe
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"model": "target", "vocabulary": "other"}, ["vocabulary", "'same', 'intersect' or 'text'"]),
+        ({"model": "target", "vocabulary": "text", "sampling": "coupled"}, ["drafts greedily", "leave sampling out"]),
+        ({"model": "target", "min_confidence": 1.5}, ["min_confidence", "less than or equal to 1"]),
+        ({"model": "target", "layers": "0-"}, ["'0-' is no list of layers", '"0-7"']),
+        ({"model": "target", "layers": "3-1"}, ["[] is no list of layers", "at least one"]),
+        ({"model": "target", "layers": [1, 1]}, ["[1, 1] is no list of layers", "ascending"]),
+        ({"model": "target", "layers": [-1]}, ["[-1] is no list of layers", "from 0 on"]),
+        ({"model": "some/draft", "layers": [0]}, ["layers are those of the target", 'model="target"', "some/draft"]),
         ({}, ["model", "required"]),
         ({"model": ""}, ["model", "at least 1 character"]),
         ({"model": "target", "sampling": "random"}, ["sampling", "'coupled' or 'greedy'"]),
@@ -204,8 +207,78 @@ def test_bad_options_are_refused(settings: dict[str, Any], words: list[str]) -> 
     assert all(word in str(refusal.value) for word in words), refusal.value
 
 
-def test_coupled_is_the_default() -> None:
-    assert options().sampling == "coupled"
+def test_defaults() -> None:
+    given = options()
+    assert (given.sampling, given.vocabulary, given.min_confidence, given.layers) == ("coupled", "same", 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("written", "layers"),
+    [("0-2", (0, 1, 2)), ("5", (5,)), (5, (5,)), (" 0 - 1, 4,7-8 ", (0, 1, 4, 7, 8)), ([0, 3], (0, 3))],
+)
+def test_lists_of_layers(written: Any, layers: tuple[int, ...]) -> None:
+    assert options(layers=written).layers == layers
+
+
+def test_layers_size_the_group_and_are_in_its_fingerprint(target: TargetFacts) -> None:
+    (spec,) = paceline_proposers()
+    groups = [spec.describe(options(layers=layers), target).kv_groups[0] for layers in (None, "0-1", "1-2", "0-2")]
+    assert [group.num_layers for group in groups] == [3, 2, 2, 3]
+    assert len({group.fingerprint for group in groups}) == 4
+    with pytest.raises(PluginError, match=r'layer 3 of "target" is to draft, but it has layers 0 to 2 only'):
+        spec.describe(options(layers="1-3"), target)
+
+
+def test_layers_reach_the_loader(target: TargetFacts) -> None:
+    (spec,) = paceline_proposers()
+    context = FakeContext(target, 11)
+    spec.build(options(layers="0,2"), context)
+    assert context.asked == [("target", "draft_model", (0, 2))]
+
+
+@pytest.mark.parametrize(("vocabulary", "private"), [("same", False), ("intersect", True), ("text", True)])
+def test_a_vocabulary_of_its_own_has_slots_of_its_own(target: TargetFacts, vocabulary: str, private: bool) -> None:
+    (spec,) = paceline_proposers()
+    capabilities = spec.describe(options(vocabulary=vocabulary), target)
+    assert capabilities.kv_groups[0].private is private
+    assert capabilities.lookahead_slots(4) == (0 if private else 4)
+
+
+@pytest.mark.parametrize("vocabulary", ["intersect", "text"])
+def test_vocabularies_cannot_meet_without_tokenizers(target: TargetFacts, byte_level: Any, vocabulary: str) -> None:
+    (spec,) = paceline_proposers()
+    given = options(model="some/draft", vocabulary=vocabulary)
+    with pytest.raises(PluginError, match=rf'"{vocabulary}" compares tokenizers, and the target has none'):
+        spec.build(given, FakeContext(target, 11))
+    with pytest.raises(PluginError, match=r'and draft model "some/draft" has none; put it beside the weights'):
+        spec.build(given, FakeContext(target, 11, tokenizer=byte_level("ab")))
+
+
+def test_another_tokenizer_is_refused_at_its_first_other_token(target: TargetFacts, byte_level: Any) -> None:
+    (spec,) = paceline_proposers()
+    given, own = options(model="some/draft"), byte_level("abcdefghijk")
+
+    def build(other: Any, size: int = 11) -> None:
+        spec.build(given, FakeContext(target, size, tokenizer=own, draft_tokenizer=other))
+
+    build(byte_level("abcdefghijk"))
+    build(byte_level("abcdefghijk"), size=64)  # padded
+    build(byte_level("abcdefghijklm"), size=13)  # what only the draft model has is never drafted
+    words = (
+        r"11 tokens, the target 11, and id 3 is 'e' for the draft model, 'd' for the target; choose .*intersect.*text"
+    )
+    with pytest.raises(PluginError, match=rf'draft model "some/draft" has another tokenizer: {words}'):
+        build(byte_level("abcedfghijk"))
+    with pytest.raises(PluginError, match=r"5 tokens, the target 11, and id 5 is nothing for the draft model, 'f' for"):
+        build(byte_level("abcde"))
+    with pytest.raises(PluginError, match=r'"some/draft" embeds 9 ids, the target has 11; choose'):
+        build(byte_level("abcdefghijk"), size=9)
+
+
+def test_the_same_tokenizer_is_not_read(target: TargetFacts) -> None:
+    (spec,) = paceline_proposers()
+    known = dataclasses.replace(target, tokenizer_fingerprint="aa")
+    spec.build(options(), FakeContext(known, 11, object(), object(), tokenizer_fingerprint="aa"))
 
 
 def test_the_plugin_module_imports_neither_torch_nor_transformers() -> None:
@@ -213,3 +286,14 @@ def test_the_plugin_module_imports_neither_torch_nor_transformers() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_chats_first_token_is_not_taken_for_one_that_the_tokenizer_puts_there(
+    target: TargetFacts, byte_level: Any
+) -> None:
+    (spec,) = paceline_proposers()
+    own, other = byte_level("ab", special=["<s>"]), byte_level("ba", special=["<s>"])
+    own.bos_token = other.bos_token = "<s>"
+    context = FakeContext(target, 3, tokenizer=own, draft_tokenizer=other)
+    text = spec.build(options(model="some/draft", vocabulary="text"), context)._text(SimpleNamespace(request_id="a"))
+    assert text.tokens(np.array([2, 0, 1]))[0].tolist() == [2, 1, 0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from paceline.api import ProposeBatch, ReleaseReason
+from paceline_draft_model.choosing import Rule
 from paceline_draft_model.proposer import DraftModelProposer
 
 VOCAB_SIZE = 11
@@ -22,8 +23,8 @@ def drafts_of(subject: DraftModelProposer, batch: ProposeBatch) -> list[list[int
     return [row[:length].tolist() for row, length in zip(drafts.tokens, drafts.lengths, strict=True)]
 
 
-def proposer(model: Any, sampling: str = "coupled") -> DraftModelProposer:
-    return DraftModelProposer(model, VOCAB_SIZE, coupled=sampling == "coupled")
+def proposer(model: Any, sampling: str = "coupled", min_confidence: float = 0.0) -> DraftModelProposer:
+    return DraftModelProposer(model, VOCAB_SIZE, Rule(sampling == "coupled", min_confidence))
 
 
 @pytest.mark.parametrize("sampling", ["coupled", "greedy"])
@@ -59,6 +60,33 @@ def test_mixed_budgets_with_zeros(toy_engine, toy_model, toy_request, sampling: 
     assert rows == [request.rollout(budget, sampling) for request, budget in zip(requests, budgets, strict=True)]
     assert [sorted(feed) for feed in model.fed] == [["a", "c", "d"], ["a", "c"], ["c"], ["c"], ["c"]]
     assert requests[1].computed == 0
+
+
+@pytest.mark.parametrize("bound", [0.05, 0.2, 0.6])
+def test_a_draft_ends_with_the_first_token_below_the_confidence(
+    toy_engine, toy_model, toy_request, bound: float
+) -> None:
+    requests = [toy_request(name, [1, 2, ord(name) % 9], is_sampled=name in "ace") for name in "abcdef"]
+    model = toy_model()
+    drafts = proposer(model, min_confidence=bound).propose(toy_engine.propose_batch(requests, [8] * 6))
+    lengths = []
+    for request, confidence in zip(requests, drafts.confidence, strict=True):
+        text, given = list(request.tokens), []
+        for token in request.rollout(8):
+            given.append(request.probability(text, token))
+            text.append(token)
+        low = [index for index, value in enumerate(given) if value < bound]
+        lengths.append(low[0] + 1 if low else 8)
+        assert np.allclose(confidence[: lengths[-1]], given[: lengths[-1]], atol=1e-6)
+    assert drafts.lengths.tolist() == lengths
+    rows = [row[:length].tolist() for row, length in zip(drafts.tokens, drafts.lengths, strict=True)]
+    assert rows == [request.rollout(length) for request, length in zip(requests, lengths, strict=True)]
+    assert len(model.fed) == max(lengths), "no forward for what is not drafted"
+
+
+def test_confidence_is_computed_only_for_a_bound(toy_engine, toy_model, toy_request) -> None:
+    batch = toy_engine.propose_batch([toy_request("a", [1, 2])], [3])
+    assert proposer(toy_model()).propose(batch).confidence is None
 
 
 @pytest.mark.parametrize("budgets", [[], [0], [0, 0]])

@@ -43,15 +43,15 @@ class Committer:
     def __init__(self, kv: KVManager, storage: KVStorage) -> None:
         self._kv = kv
         self._layers = storage.layers("target")
-        self._all_layers = storage.all_layers
+        self._shared_layers = storage.shared_layers
 
     def copy_blocks(self) -> None:
         """Give newly admitted requests the heads of blocks that they share in part, before anything is written."""
         sources, destinations = self._kv.take_copies()
         if len(sources):
-            device = self._all_layers[0][0].device
+            device = self._shared_layers[0][0].device
             copy_blocks(
-                self._all_layers, torch.from_numpy(sources).to(device), torch.from_numpy(destinations).to(device)
+                self._shared_layers, torch.from_numpy(sources).to(device), torch.from_numpy(destinations).to(device)
             )
 
     def commit(self, plan: Plan, outcome: Outcome) -> Committed:
@@ -85,7 +85,9 @@ class Committer:
             request.logprobs.extend(outcome.logprobs.get(emitter, ()))
         if emitter in outcome.invalid:
             request.finish_reason = FinishReason.ERROR
-            request.error = str(InvalidLogitsError(_INVALID.format(request.request_id, request.num_tokens)))
+            request.error = request.error or str(
+                InvalidLogitsError(_INVALID.format(request.request_id, request.num_tokens))
+            )
         elif emitter in outcome.retried:
             request.draft_limit = 0
         elif emitter in outcome.finished:
@@ -131,5 +133,5 @@ class Committer:
 _INVALID = (
     'request "{0}" ended: the model gave NaN or no finite score for the token at position {1}; '
     "check the checkpoint and the dtype (float16 overflows where bfloat16 does not), "
-    "and whether allowed_token_ids, bad_words and min_tokens leave a token to choose"
+    "and whether allowed_token_ids, bad_words, min_tokens and constraints leave a token to choose"
 )

@@ -10,6 +10,7 @@ from paceline.api.errors import did_you_mean
 from paceline.api.proposers import KVGroup
 from paceline.kv.errors import KVGroupError
 from paceline.kv.index import Entry, PrefixIndex
+from paceline.kv.private import PrivateSlots
 from paceline.kv.ranges import DraftRanges
 from paceline.kv.tables import BlockTables
 
@@ -21,19 +22,32 @@ class DraftComponents:
 
     A range that begins at 0 marks the full blocks that it covers. A range that begins later makes entries that lack
     part of the prefix; where it wrote into shared blocks, their marks go, and other requests' ranges end there.
+
+    Private groups stand apart: their blocks are not the target's, no hit brings them and none is marked.
     """
 
     def __init__(
-        self, groups: Sequence[KVGroup], tables: BlockTables, index: PrefixIndex, max_seqs: int, block_size: int
+        self,
+        groups: Sequence[KVGroup],
+        tables: BlockTables,
+        index: PrefixIndex,
+        max_seqs: int,
+        block_size: int,
+        num_blocks: int,
     ) -> None:
         self._tables = tables
         self._index = index
         self._block_size = block_size
         self.ranges: dict[str, DraftRanges] = {}
+        self.private: dict[str, PrivateSlots] = {}
         for number, group in enumerate(groups):
-            if group.name in self.ranges or group.name == "target":
+            if group.name in (*self.ranges, *self.private, "target"):
                 raise KVGroupError(f'the name "{group.name}" of a draft KV group is taken; give each its own name')
-            self.ranges[group.name] = DraftRanges(group.name, 1 << number, max_seqs)
+            if group.private:
+                room = num_blocks, block_size, max_seqs, tables.max_blocks_per_seq
+                self.private[group.name] = PrivateSlots(group.name, *room)
+            else:
+                self.ranges[group.name] = DraftRanges(group.name, 1 << number, max_seqs)
 
     def group(self, name: str) -> DraftRanges:
         """The ranges of a group.
@@ -41,9 +55,16 @@ class DraftComponents:
         Raises:
             KVGroupError: if there is none of that name.
         """
+        if name in self.private:
+            return self.private[name].ranges
         if name not in self.ranges:
-            raise KVGroupError(f'there is no draft KV group "{name}"{did_you_mean(name, self.ranges)}')
+            names = [*self.ranges, *self.private]
+            raise KVGroupError(f'there is no draft KV group "{name}"{did_you_mean(name, names)}')
         return self.ranges[name]
+
+    def tables(self, name: str) -> BlockTables:
+        """The block tables by which a group's slots are found."""
+        return self.private[name].tables if name in self.private else self._tables
 
     def hits(self, entries: Sequence[Entry], partial: Mapping[str, int]) -> dict[str, int]:
         """Tokens of a prefix hit for which each group has its component, from the first block on.
@@ -82,8 +103,13 @@ class DraftComponents:
         for name, num_tokens in hits.items():
             self.ranges[name].start(row, num_tokens, self._block_size)
 
+    def release(self, row: int) -> None:
+        """Take back what private groups gave a request."""
+        for each in self.private.values():
+            each.release(row)
+
     def clamp(self, row: int, num_tokens: int) -> None:
-        """Cut all ranges of a request to its first ``num_tokens`` positions."""
+        """Cut all ranges of a request, but for private ones, to its first ``num_tokens`` positions."""
         for each in self.ranges.values():
             each.clamp(row, num_tokens)
 
@@ -98,7 +124,8 @@ class DraftComponents:
 
     def record(self, each: DraftRanges, rows: np.ndarray, first: np.ndarray, computed: np.ndarray) -> None:
         """Store checked ranges int64 ``[n]`` of a group."""
-        late = [(row, each.written_from(row, int(first[i])), i) for i, row in enumerate(rows.tolist()) if first[i] > 0]
+        is_late = (first > 0) & (each.bit > 0)
+        late = [(row, each.written_from(row, int(first[i])), i) for i, row in enumerate(rows.tolist()) if is_late[i]]
         each.first[rows] = first
         each.computed[rows] = computed
         for row, start, i in late:

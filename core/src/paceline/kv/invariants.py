@@ -149,3 +149,11 @@ def _check_ranges(manager: KVManager) -> None:
         first, computed = ranges.first[rows], ranges.computed[rows]
         valid = (first >= 0) & (first <= computed) & (computed <= capacity)
         assert valid.all(), f'draft ranges of "{group}" are out of bounds: {first} to {computed} of {capacity}'
+    for group, slots in manager.components.private.items():
+        held = [block_id for block_ids in slots.block_ids for block_id in block_ids]
+        all_ids = sorted([*held, *slots.pool.free_ids])
+        assert all_ids == list(range(slots.pool.num_blocks)), f'blocks of private group "{group}" are lost or shared'
+        live = sum(len(slots.block_ids[row]) for row in rows)
+        assert live == len(held), f'private group "{group}" holds blocks for requests that are gone'
+        beyond = slots.ranges.computed[rows] > slots.capacity(np.array(rows, dtype=np.int64))
+        assert not beyond.any(), f'ranges of private group "{group}" pass their slots'

@@ -74,7 +74,7 @@ class KVManager:
         self._events = EventLog(collect_events)
         self.cache = BlockCache(num_blocks, driver, clock, self._events)
         self.tables = BlockTables(max_seqs, max_blocks_per_seq, block_size)
-        self.components = DraftComponents(groups, self.tables, self.cache.index, max_seqs, block_size)
+        self.components = DraftComponents(groups, self.tables, self.cache.index, max_seqs, block_size, num_blocks)
         self.copies = PendingCopies(self.cache)
         self.sequences: dict[str, LiveSequence] = {}
         self._enable_prefix_caching = enable_prefix_caching
@@ -249,6 +249,7 @@ class KVManager:
         if sequence is not None:
             self.copies.cancel(request_id)
             self._publisher.withdraw(sequence)
+            self.components.release(sequence.row)
             self.tables.free_row(sequence.row)
             self.cache.drop(reversed(sequence.block_ids), sequence.retention)
 
@@ -273,14 +274,24 @@ class KVManager:
         """
         assert not len(self.copies), "something was computed before take_copies()"
         ranges, rows = self.components.group(group), self._rows(request_ids)
-        capacity = np.array([self.capacity(request_id) for request_id in request_ids], dtype=np.int64)
+        capacity = self.draft_capacity(group, request_ids)
         ranges.check(rows, first, computed, capacity, request_ids)
         self.components.record(ranges, rows, first, computed)
         for request_id in request_ids:
             self.components.mark(self.row(request_id), self.sequences[request_id].num_published)
 
+    def draft_capacity(self, group: str, request_ids: Sequence[str]) -> np.ndarray:
+        """Slots reserved in a draft group for live requests, int64 ``[n]``."""
+        if group in self.components.private:
+            return self.components.private[group].capacity(self._rows(request_ids))
+        return np.array([self.capacity(request_id) for request_id in request_ids], dtype=np.int64)
+
+    def reserve_private(self, group: str, request_ids: Sequence[str], num_slots: np.ndarray) -> None:
+        """Reserve slots int64 ``[n]`` of a private group, earlier requests first, while there are any."""
+        self.components.private[group].reserve(self._rows(request_ids), num_slots)
+
     def clamp_drafts(self, request_id: str, num_tokens: int) -> None:
-        """Take back draft KV beyond the first ``num_tokens`` positions, in all groups."""
+        """Take back draft KV beyond the first ``num_tokens`` positions, in all groups but private ones."""
         self.components.clamp(self.row(request_id), num_tokens)
 
     def drain_events(self) -> list[KVEvent]:

@@ -27,7 +27,7 @@ def _dtype(group: KVGroup) -> torch.dtype:
 
 
 class KVStorage:
-    """Paged K and V of every layer; a block id names the same block in all groups.
+    """Paged K and V of every layer; a block id names the same block in all groups but private ones.
 
     Args:
         groups: The target's group (named ``"target"``) and those of proposers.
@@ -50,6 +50,7 @@ class KVStorage:
         self.device = torch.device(device)
         self.bytes_per_block = self.block_bytes(groups, block_size)
         self._layers = {group.name: self._allocate(group) for group in groups}
+        self._shared = [group.name for group in groups if not group.private]
 
     @staticmethod
     def block_bytes(groups: Sequence[KVGroup], block_size: int) -> int:
@@ -64,9 +65,9 @@ class KVStorage:
         return self._layers[group_name]
 
     @property
-    def all_layers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """``layers`` of all groups."""
-        return [layer for layers in self._layers.values() for layer in layers]
+    def shared_layers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """``layers`` of all groups that use the target's blocks."""
+        return [layer for name in self._shared for layer in self._layers[name]]
 
     def _allocate(self, group: KVGroup) -> list[tuple[torch.Tensor, torch.Tensor]]:
         dtype = _dtype(group)

@@ -16,26 +16,38 @@ KV_GROUP = "draft_model"
 TARGET = "target"
 
 
-def draft_kv_group(model: str, target: TargetFacts) -> KVGroup:
-    """Return the group that holds the KV of ``model`` (``"target"``, a folder, a ``.gguf`` file or a hub id).
+def draft_kv_group(
+    model: str, target: TargetFacts, layers: tuple[int, ...] | None = None, private: bool = False
+) -> KVGroup:
+    """Return the group that holds the KV of a draft model.
+
+    Args:
+        model: ``"target"``, a folder, a ``.gguf`` file or a hub id.
+        target: The target.
+        layers: The layers of it that draft; ``None`` = all.
+        private: Whether its positions are those of its own tokens.
 
     Raises:
-        PluginError: if its configuration cannot be read, or names no ordinary attention heads.
+        PluginError: if its configuration cannot be read or names no ordinary attention heads, or it lacks a layer.
     """
     if model == TARGET:
         config, weights = target.config, target.weights_fingerprint
     else:
         config, weights = _read_config(model)
+    num_layers = _size(config, "num_hidden_layers", model)
+    if layers is not None and layers[-1] >= num_layers:
+        raise PluginError(f'layer {layers[-1]} of "{model}" is to draft, but it has layers 0 to {num_layers - 1} only')
     num_heads = _size(config, "num_attention_heads", model)
     head_size = config.get("head_dim") or _size(config, "hidden_size", model) // num_heads
     return KVGroup(
         name=KV_GROUP,
-        num_layers=_size(config, "num_hidden_layers", model),
+        num_layers=num_layers if layers is None else len(layers),
         num_kv_heads=config.get("num_key_value_heads") or num_heads,
         key_size=head_size,
         value_size=head_size,
         dtype=target.dtype,
-        fingerprint=_digest({"config": dict(config), "weights": weights, "dtype": target.dtype}),
+        fingerprint=_digest({"config": dict(config), "weights": weights, "dtype": target.dtype, "layers": layers}),
+        private=private,
     )
 
 

@@ -1,68 +1,79 @@
-"""The entry point: options, declaration and hook. Imports neither torch nor transformers."""
+"""The entry point: declaration and hook. Imports neither torch nor transformers."""
 
 from __future__ import annotations
-
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.api import (
     PagedModel,
     PluginError,
+    Proposer,
     ProposerCapabilities,
     ProposerContext,
     ProposerSpec,
     TargetFacts,
     chain_lookahead,
     hookimpl,
+    no_lookahead,
 )
+from paceline_draft_model.choosing import Rule
+from paceline_draft_model.intersect import IntersectProposer
+from paceline_draft_model.intersection import Intersection
 from paceline_draft_model.kv_group import KV_GROUP, draft_kv_group
+from paceline_draft_model.options import DraftModelOptions
 from paceline_draft_model.proposer import DraftModelProposer
+from paceline_draft_model.retokenize import TextTokenizer
+from paceline_draft_model.same_vocabulary import check_same_vocabulary
+from paceline_draft_model.text import TextProposer
+from paceline_draft_model.token_text import start_ids
 
 __all__ = ["DraftModelOptions", "paceline_proposers"]
 
 
-class DraftModelOptions(BaseModel):
-    """Which model drafts, and how it chooses."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: str = Field(
-        min_length=1,
-        description='Folder, GGUF file or hub id of a causal LM with the target\'s tokenizer; "target": its weights.',
-    )
-    sampling: Literal["coupled", "greedy"] = Field(
-        default="coupled", description="Draft with the verifier's own rule and noise, or the likeliest token."
-    )
-
-
 def _describe(options: DraftModelOptions, target: TargetFacts) -> ProposerCapabilities:
+    is_same = options.vocabulary == "same"
     return ProposerCapabilities(
         max_tokens=target.max_model_len - 1,
-        lookahead_slots=chain_lookahead,
-        kv_groups=(draft_kv_group(options.model, target),),
+        lookahead_slots=chain_lookahead if is_same else no_lookahead,
+        kv_groups=(draft_kv_group(options.model, target, options.layers, private=not is_same),),
     )
 
 
-def _build(options: DraftModelOptions, context: ProposerContext) -> DraftModelProposer:
-    model = context.load_model(options.model, KV_GROUP)
-    _check_vocabulary(options.model, model, context.target)
-    return DraftModelProposer(model, context.target.vocab_size, options.sampling == "coupled")
+def _build(options: DraftModelOptions, context: ProposerContext) -> Proposer:
+    model = context.load_model(options.model, KV_GROUP, layers=options.layers)
+    if options.vocabulary == "same":
+        check_same_vocabulary(options.model, model, context.target, context.tokenizer)
+        rule = Rule(options.sampling == "coupled", options.min_confidence)
+        return DraftModelProposer(model, context.target.vocab_size, rule)
+    _require_tokenizers(options, model, context)
+    return _intersect(options, model, context) if options.vocabulary == "intersect" else _text(options, model, context)
 
 
-def _check_vocabulary(name: str, model: PagedModel, target: TargetFacts) -> None:
-    padded_size = target.config.get("vocab_size", target.vocab_size)
-    if model.vocab_size not in (target.vocab_size, padded_size):
-        raise PluginError(
-            f'draft model "{name}" has a vocabulary of {model.vocab_size} ids, the target one of {target.vocab_size}; '
-            "choose a draft model with the target's own tokenizer"
-        )
-    if model.tokenizer_fingerprint and target.tokenizer_fingerprint not in ("", model.tokenizer_fingerprint):
-        raise PluginError(
-            f'draft model "{name}" has a vocabulary of {model.vocab_size} ids, as many as the target, but another '
-            f"tokenizer (digest {model.tokenizer_fingerprint[:12]}, the target's {target.tokenizer_fingerprint[:12]}), "
-            "so its ids mean other text; choose a draft model with the target's own tokenizer"
-        )
+def _require_tokenizers(options: DraftModelOptions, model: PagedModel, context: ProposerContext) -> None:
+    for whose, tokenizer in (("the target", context.tokenizer), (f'draft model "{options.model}"', model.tokenizer)):
+        if tokenizer is None:
+            raise PluginError(
+                f'vocabulary="{options.vocabulary}" compares tokenizers, and {whose} has none; '
+                'put it beside the weights, or set vocabulary="same"'
+            )
+
+
+def _intersect(options: DraftModelOptions, model: PagedModel, context: ProposerContext) -> IntersectProposer:
+    vocab_size = context.target.vocab_size
+    shared = Intersection(options.model, context.tokenizer, model.tokenizer, vocab_size, model.vocab_size)
+    rule = Rule(options.sampling == "coupled", options.min_confidence)
+    return IntersectProposer(model, shared, start_ids(model.tokenizer), vocab_size, rule)
+
+
+def _text(options: DraftModelOptions, model: PagedModel, context: ProposerContext) -> TextProposer:
+    ends = model.tokenizer.eos_token_id, context.tokenizer.eos_token_id
+    return TextProposer(
+        model,
+        target=TextTokenizer("target", context.tokenizer, context.target.vocab_size),
+        own=TextTokenizer(options.model, model.tokenizer, model.vocab_size),
+        ends=None if None in ends else ends,
+        start=start_ids(model.tokenizer),
+        skipped=start_ids(context.tokenizer),
+        rule=Rule(False, options.min_confidence),
+    )
 
 
 @hookimpl
@@ -71,7 +82,7 @@ def paceline_proposers() -> tuple[ProposerSpec, ...]:
     return (
         ProposerSpec(
             name="draft_model",
-            summary="A chain drafted by a smaller model with the target's tokenizer",
+            summary="A chain drafted by a smaller model, or by some of the target's own layers",
             options=DraftModelOptions,
             requires_api=">=0.1,<0.2",
             describe=_describe,

@@ -1,4 +1,4 @@
-"""The proposer: a chain drafted token by token, with its KV in the slots of the target's own tokens."""
+"""The proposer for one vocabulary: a chain drafted token by token, its KV in the slots of the target's own tokens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from paceline.api import CommittedBatch, Drafts, KVView, PagedModel, ProposeBatch, Proposer, RequestView
+from paceline_draft_model.choosing import ChainBuilder, Rule
 from paceline_draft_model.kv_group import KV_GROUP
 
 __all__ = ["DraftModelProposer"]
@@ -21,29 +22,33 @@ class DraftModelProposer(Proposer):
     Args:
         model: The draft model on the engine's blocks.
         vocab_size: Ids that may be drafted; padded logits beyond them are dropped.
-        coupled: Draft with the verifier's own rule and noise, which the target follows most often; else greedily.
+        rule: How tokens are chosen.
     """
 
-    def __init__(self, model: PagedModel, vocab_size: int, coupled: bool) -> None:
+    def __init__(self, model: PagedModel, vocab_size: int, rule: Rule) -> None:
         self._model = model
         self._vocab_size = vocab_size
-        self._coupled = coupled
+        self._rule = rule
 
     def propose(self, batch: ProposeBatch) -> Drafts:
-        """Return chains as long as budgets, reserved slots and the draft model's context allow."""
+        """Return chains as long as budgets, reserved slots, the draft model's context and its confidence allow."""
         view, last = batch.kv[KV_GROUP], batch.positions
-        lengths = np.clip(np.minimum(batch.budgets, self._room(view) - last), 0, None)
-        tokens = np.full((len(lengths), int(lengths.max(initial=0))), -1, dtype=np.int64)
-        for depth in range(tokens.shape[1]):
-            rows = np.flatnonzero(lengths > depth)
+        chains = ChainBuilder(batch, self._rule)
+        for depth in range(chains.width):
+            chains.active &= last + depth < self._room(view)
+            rows = np.flatnonzero(chains.active)
+            if not len(rows):
+                break
             if depth == 0:
                 # A last token whose KV is there already is fed all the same: its logits are wanted.
                 starts = np.minimum(view.computed, last)
-                logits = self._feed(view, batch.requests, starts, np.where(lengths > 0, last + 1, starts))
+                logits = self._feed(view, batch.requests, starts, np.where(chains.active, last + 1, starts))
             else:
-                logits = self._forward(view, tokens[rows, depth - 1], last + depth, (lengths > depth).astype(np.int64))
-            tokens[rows, depth] = self._choose(batch, logits, rows, last + 1 + depth)
-        return Drafts(tokens=tokens, lengths=lengths)
+                logits = self._forward(
+                    view, chains.tokens[rows, depth - 1], last + depth, chains.active.astype(np.int64)
+                )
+            chains.extend(depth, rows, logits[:, : self._vocab_size])
+        return chains.drafts()
 
     def observe(self, committed: CommittedBatch) -> None:
         """Follow the target through prompts and recomputed tokens; decoded tokens wait for the next draft."""
@@ -70,14 +75,3 @@ class DraftModelProposer(Proposer):
         logits = self._model.forward(view, tokens, starts, counts)
         view.report(np.where(counts > 0, starts + counts, view.computed))
         return logits
-
-    def _choose(self, batch: ProposeBatch, logits: Any, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """int64 ``[rows]``; ``positions [requests]`` are those of the tokens chosen."""
-        logits = logits[:, : self._vocab_size]
-        if not self._coupled:
-            return np.array(logits.argmax(-1).tolist(), dtype=np.int64)
-        if len(rows) < len(positions):  # the rule is for the whole batch
-            row_logits, logits = logits, logits.new_zeros((len(positions), logits.shape[1]))
-            logits[rows] = row_logits
-        chosen: np.ndarray = np.array(batch.choose(logits, positions).tolist(), dtype=np.int64)[rows]
-        return chosen
