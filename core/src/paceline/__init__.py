@@ -9,16 +9,18 @@ if TYPE_CHECKING:
     from paceline.engine.llm import LLM
     from paceline.engine.outputs import CompletionOutput, RequestOutput
     from paceline.sampling.params import SamplingParams
+    from paceline.sampling.structured import StructuredOutputsParams
 
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputsParams"]
 
 _HOMES = {
     "LLM": "paceline.engine.llm",
     "CompletionOutput": "paceline.engine.outputs",
     "RequestOutput": "paceline.engine.outputs",
     "SamplingParams": "paceline.sampling.params",
+    "StructuredOutputsParams": "paceline.sampling.structured",
 }
 
 

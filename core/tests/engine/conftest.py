@@ -18,6 +18,9 @@ from pydantic import BaseModel
 
 from paceline.api import (
     CommittedBatch,
+    Constraint,
+    ConstraintCapabilities,
+    ConstraintSpec,
     ControllerCapabilities,
     ControllerSpec,
     Drafts,
@@ -151,17 +154,18 @@ class NoOptions(BaseModel):
     """Plugins of the harness are made by the test."""
 
 
-def as_plugin(kind: str, spec_class: Any, made: Any, described: Any) -> Loaded:
-    """An object as the plugin ``kind`` of the distribution "harness", ready to be described and built."""
+def as_plugin(kind: str, spec_class: Any, made: Any, described: Any, name: str = "") -> Loaded:
+    """An object as the plugin ``name`` (``kind`` if not given) of the distribution "harness", ready to be built."""
+    name = name or kind
     spec = spec_class(
-        name=kind,
-        summary=kind,
+        name=name,
+        summary=name,
         options=NoOptions,
         requires_api=">=0.1",
         describe=lambda options, target: described,
         build=lambda options, context: made,
     )
-    place = {"distribution": "harness", "version": "1", "entry_point": f"{kind} = harness", "name": kind}
+    place = {"distribution": "harness", "version": "1", "entry_point": f"{name} = harness", "name": name}
     return Loaded(KINDS[kind], SimpleNamespace(**place), spec, NoOptions())
 
 
@@ -276,6 +280,7 @@ def build_harness(
     proposer: Proposer | None = None,
     controller: SpeculationController | None = None,
     observers: Sequence[tuple[Observer, ObserverCapabilities]] = (),
+    constraints: Sequence[tuple[Constraint, ConstraintCapabilities]] = (),
     num_blocks: int = 32,
     block_size: int = 4,
     max_num_seqs: int = 4,
@@ -294,6 +299,10 @@ def build_harness(
     plugins = [
         as_plugin("eviction_policy", EvictionPolicySpec, LRUPolicy(), EvictionCapabilities()),
         as_plugin("controller", ControllerSpec, controller or Fixed(num_speculative_tokens), ControllerCapabilities()),
+        *(
+            as_plugin("constraint", ConstraintSpec, constraint, enforced, f"constraint_{number}")
+            for number, (constraint, enforced) in enumerate(constraints)
+        ),
         *(as_plugin("observer", ObserverSpec, observer, wants) for observer, wants in observers),
     ]
     if proposer is not None:
@@ -330,7 +339,7 @@ def build_harness(
         return made[-1]
 
     with patch.object(build, "ModelRunner", runner), patch.object(build, "KVStorage", Storage):
-        engine = build._engine(parts, next((plugin for plugin in plugins if plugin.kind.name == "proposer"), None))
+        engine, _ = build._engine(parts, next((plugin for plugin in plugins if plugin.kind.name == "proposer"), None))
     return Harness(engine, engine.kv, *made, proposer)
 
 

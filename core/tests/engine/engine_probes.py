@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+import torch
+from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.api import (
+    Command,
+    CommandContext,
+    CommandSpec,
     CommittedBatch,
     ControllerCapabilities,
     ControllerSpec,
     Drafts,
     EngineState,
     FieldValue,
+    Generation,
     IdentityCapabilities,
     IdentityContributor,
     IdentityContributorSpec,
@@ -22,6 +29,7 @@ from paceline.api import (
     Observer,
     ObserverCapabilities,
     ObserverSpec,
+    PluginError,
     ProposeBatch,
     Proposer,
     ProposerCapabilities,
@@ -134,6 +142,51 @@ class Tenant(IdentityContributor):
         return {"tenant": request.metadata.get("tenant")}
 
 
+class TrainOptions(BaseModel):
+    """Of every form that a flag may have."""
+
+    target: str = Field(description="Model to train for.")
+    output: Path = Field(description="Where the result goes.")
+    num_rounds: int = Field(default=2, ge=1, description="How often, up to 100%.")
+    shape: Literal["chain", "tree"] = "chain"
+    keep: bool = Field(default=True, description="Whether to keep it.")
+    layers: list[int] = Field(default_factory=list, description="Layers to read.")
+    note: str | None = None
+
+
+class Training(Command):
+    """Writes what it was given, and what the target says."""
+
+    def __init__(self, options: TrainOptions, context: CommandContext) -> None:
+        self.options = options
+        self.context = context
+
+    def run(self) -> None:
+        if self.options.num_rounds == 13:
+            raise PluginError("13 rounds bring bad luck; give another number")
+        ended: list[tuple[int, Generation]] = []
+        with self.context.open(self.options.target, max_model_len=64, numerics="exact") as session:
+            ids = torch.arange(4)
+            found = {
+                "options": self.options.model_dump(mode="json"),
+                "layers": session.facts.num_layers,
+                "tokens": [
+                    list(generation.token_ids)
+                    for generation in session.generate(
+                        [[1, 2], [3]],
+                        max_tokens=5,
+                        temperature=1.0,
+                        seed=7,
+                        on_finished=lambda index, own: ended.append((index, own)),
+                    )
+                ],
+                "logits": list(session.logits(session.embed(ids)).shape),
+                "norm": session.open_checkpoint()["model.norm.weight"].tolist()[:3],
+            }
+        found["ended"] = sorted((index, list(own.token_ids)) for index, own in ended)
+        self.options.output.write_text(json.dumps(found))
+
+
 def _spec(kind: Any, name: str, made: type, describe: Callable[[Options, TargetFacts], Any]) -> Spec[Any, Any, Any]:
     def build(options: Options, context: Any) -> Any:
         built.append(made(options, context))
@@ -179,3 +232,16 @@ def paceline_observers() -> list[Any]:
 @hookimpl
 def paceline_cache_identity() -> list[Any]:
     return [_spec(IdentityContributorSpec, "tenant", Tenant, lambda options, target: IdentityCapabilities())]
+
+
+@hookimpl
+def paceline_commands() -> list[CommandSpec]:
+    return [
+        CommandSpec(
+            name="train",
+            summary="Writes a file",
+            options=TrainOptions,
+            requires_api=API,
+            build=lambda options, context: Training(options, context),
+        )
+    ]

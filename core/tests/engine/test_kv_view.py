@@ -102,6 +102,14 @@ def test_a_late_start_reads_nothing_before_it(paged: tuple[LLM, Any], plain_logi
     assert not script.calls
 
 
+def test_slots_of_the_targets_tokens_cannot_be_asked_for(paged: tuple[LLM, Any]) -> None:
+    llm, proposer = paged
+    proposer.on_propose = Script(lambda batch, view: view.reserve(array(8)))
+    words = r'KV group "paged" lies in the slots of the target.s tokens, .*private=True to reserve slots of its own'
+    with pytest.raises(PacelineError, match=words):
+        generate(llm)
+
+
 def test_what_is_there_already_is_not_written_again(paged: tuple[LLM, Any]) -> None:
     llm, proposer = paged
 

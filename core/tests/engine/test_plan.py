@@ -97,6 +97,19 @@ def test_trimming_cuts_tokens_and_parents_alike() -> None:
     assert tree.parents is not None and tree.parents.tolist() == [[-1, 0], [-1, -1]]
 
 
+def test_nodes_that_are_kept_move_together_and_take_their_parents_along() -> None:
+    keep = np.array([[True, False, True, True, True, True], [True, True, True, True, True, False]])
+    tree = rows([[1, 2, 3, 4, 5, 6], [7, 8, 9, -1, -1, -1]], [[-1, -1, 0, 1, 2, 4], [-1, 0, 1, -1, -1, -1]]).kept(keep)
+    assert tree.tokens.tolist() == [[1, 3, 5, 6], [7, 8, 9, -1]] and tree.lengths.tolist() == [4, 3]
+    assert tree.parents is not None and tree.parents.tolist() == [[-1, 0, 1, 2], [-1, 0, 1, -1]]
+
+
+def test_a_chain_is_kept_up_to_its_first_gap() -> None:
+    keep = np.array([[True, True, False], [False, True, True], [True, True, True]])
+    chain = rows([[1, 2, 3], [4, 5, 6], [7, -1, -1]]).kept(keep)
+    assert chain.tokens.tolist() == [[1, 2], [-1, -1], [7, -1]] and chain.lengths.tolist() == [2, 0, 1]
+
+
 def test_the_view_of_tokens_cannot_be_written(request_at: MakeRequest) -> None:
     view = request_at([1, 2], 0).view()
     with pytest.raises(ValueError, match="read-only"):

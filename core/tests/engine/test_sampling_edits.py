@@ -11,7 +11,7 @@ import pytest
 from paceline import LLM, SamplingParams
 from paceline.engine.edit_table import EditTable
 from paceline.engine.errors import RequestError
-from paceline.sampling.params import BeamSearchError
+from paceline.sampling.errors import BeamSearchError
 
 
 @pytest.mark.parametrize(

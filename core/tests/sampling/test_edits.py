@@ -121,7 +121,7 @@ def test_allowed_ids_leave_only_themselves(greedy_rows):
     logits = torch.randn(4, VOCAB)
     masks = torch.zeros(5, VOCAB, dtype=torch.bool)
     masks[3, [0, 9]] = masks[1, [36]] = True
-    scores = process(logits, greedy_rows(4, allowed=AllowedIds(torch.tensor([1, 3]), masks, torch.tensor([3, 1]))))
+    scores = process(logits, greedy_rows(4, allowed=[AllowedIds(torch.tensor([1, 3]), masks, torch.tensor([3, 1]))]))
     assert scores[1].isfinite().nonzero().flatten().tolist() == [0, 9]
     assert scores[3].isfinite().nonzero().flatten().tolist() == [36]
     assert torch.equal(scores[1, [0, 9]], logits[1, [0, 9]])
@@ -132,7 +132,8 @@ def test_the_order_is_masks_bias_penalties_temperature(build_rows):
     """Bias first, so that a penalty sees the sign that it gives; nothing brings a masked id back."""
     logits = torch.tensor([[-1.0, 2.0, 3.0, 1.0]])
     rows = build_rows([{"temperature": 0.5}], banned=[(0, [2])])
-    rows.allowed = AllowedIds(torch.tensor([0]), torch.tensor([[True, True, True, False]]), torch.tensor([0]))
+    zero = torch.tensor([0])
+    rows.allowed = [AllowedIds(zero, torch.tensor([[True, True, True, False]]), zero)]
     rows.bias = LogitBias(torch.tensor([0, 0, 0]), torch.tensor([0, 2, 3]), torch.tensor([5.0, 100.0, 100.0]))
     seen = torch.tensor([[PROMPT_BIT, 0, 1, 1]], dtype=torch.int32)
     one, none = torch.tensor([1.0]), torch.empty(1, 0, dtype=torch.int64)
@@ -148,7 +149,7 @@ def test_a_nan_stays_wherever_it_stands(masked, greedy_rows):
     mask = torch.ones(1, VOCAB, dtype=torch.bool)
     mask[0, masked] = False
     zero = torch.tensor([0])
-    rows = greedy_rows(1, banned=[(0, [5])], allowed=AllowedIds(zero, mask, zero))
+    rows = greedy_rows(1, banned=[(0, [5])], allowed=[AllowedIds(zero, mask, zero)])
     assert process(logits, rows)[0].isnan().nonzero().flatten().tolist() == [5]
 
 

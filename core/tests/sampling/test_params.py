@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from paceline.api.errors import PacelineError
-from paceline.sampling.params import BeamSearchError, SamplingParams, SamplingParamsError
+from paceline.sampling.errors import BeamSearchError, SamplingParamsError
+from paceline.sampling.params import SamplingParams
 
 
 def test_defaults():
@@ -27,6 +28,8 @@ def test_defaults():
         "prompt_logprobs": None,
         "logit_bias": {},
         "allowed_token_ids": None,
+        "structured_outputs": None,
+        "constraints": {},
         "bad_words": [],
         "stop": [],
         "include_stop_str_in_output": False,

@@ -4,6 +4,23 @@ Importing it does not import torch. It has its own version, ``API_VERSION``. All
 keyword-only dataclasses; a new field with a default is a compatible change, all else is not.
 """
 
+from paceline.api.commands import (
+    Command,
+    CommandCapabilities,
+    CommandContext,
+    CommandSpec,
+    Generation,
+    Session,
+)
+from paceline.api.constraints import (
+    ConstrainedRequest,
+    Constraint,
+    ConstraintBatch,
+    ConstraintCapabilities,
+    ConstraintContext,
+    ConstraintError,
+    ConstraintSpec,
+)
 from paceline.api.controllers import (
     ControllerCapabilities,
     ControllerContext,
@@ -42,6 +59,7 @@ from paceline.api.observers import (
     StepEvent,
 )
 from paceline.api.proposers import (
+    Attend,
     CommittedBatch,
     DraftShape,
     KVGroup,
@@ -64,9 +82,21 @@ from paceline.api.version import API_VERSION
 __all__ = [
     "API_VERSION",
     "ENTRY_POINT_GROUP",
+    "Attend",
     "BlockFacts",
     "Choose",
+    "Command",
+    "CommandCapabilities",
+    "CommandContext",
+    "CommandSpec",
     "CommittedBatch",
+    "ConstrainedRequest",
+    "Constraint",
+    "ConstraintBatch",
+    "ConstraintCapabilities",
+    "ConstraintContext",
+    "ConstraintError",
+    "ConstraintSpec",
     "ControllerCapabilities",
     "ControllerContext",
     "ControllerSpec",
@@ -78,6 +108,7 @@ __all__ = [
     "EvictionPolicy",
     "EvictionPolicySpec",
     "FieldValue",
+    "Generation",
     "IdentityCapabilities",
     "IdentityContext",
     "IdentityContributor",
@@ -105,6 +136,7 @@ __all__ = [
     "RequestFacts",
     "RequestView",
     "SamplingFacts",
+    "Session",
     "Spec",
     "SpeculationController",
     "StepEvent",

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import pluggy
 
+from paceline.api.commands import CommandSpec
+from paceline.api.constraints import ConstraintSpec
 from paceline.api.controllers import ControllerSpec
 from paceline.api.eviction import EvictionPolicySpec
 from paceline.api.identity import IdentityContributorSpec
@@ -46,6 +48,18 @@ def paceline_speculation_controllers() -> Iterable[ControllerSpec]:
 
 
 @hookspec
+def paceline_constraints() -> Iterable[ConstraintSpec]:
+    """Declare constraints."""
+    return ()
+
+
+@hookspec
 def paceline_observers() -> Iterable[ObserverSpec]:
     """Declare observers."""
+    return ()
+
+
+@hookspec
+def paceline_commands() -> Iterable[CommandSpec]:
+    """Declare subcommands of the command line."""
     return ()

@@ -15,7 +15,7 @@ Draft state (KV that a proposer owns) follows four rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from paceline.api.facts import SamplingFacts, TargetFacts
 from paceline.api.specs import Spec
 
 __all__ = [
+    "Attend",
     "CommittedBatch",
     "DraftShape",
     "KVGroup",
@@ -79,6 +80,10 @@ class KVGroup:
         value_size: Width of a value head.
         dtype: Name of the entries' dtype.
         fingerprint: Hex digest of what makes the entries (weights, configuration); part of the component's key.
+        private: Whether positions are the proposer's own, as for a model with another tokenizer. Then its slots are no
+            function of the target's tokens: a request begins without any and gets them by ``KVView.reserve``; they are
+            never shared, found by a prefix hit, or cut when drafts are rejected; they go when the request is
+            preempted or ends.
     """
 
     name: str
@@ -88,6 +93,7 @@ class KVGroup:
     value_size: int
     dtype: str
     fingerprint: str
+    private: bool = False
 
 
 def no_lookahead(budget: int) -> int:
@@ -160,6 +166,16 @@ class KVView(Protocol):
     @property
     def capacity(self) -> np.ndarray:
         """int64 ``[requests]``: number of slots reserved; positions at or beyond it have no slot."""
+
+    def reserve(self, num_slots: np.ndarray) -> None:
+        """Ask for the first ``num_slots`` (int64 ``[requests]``) slots of a private group; ``capacity`` says what came.
+
+        Earlier requests come first. Each gets all that it asks for or nothing more: nobody is preempted for it, and
+        no request gets more than the longest sequence of the target may have.
+
+        Raises:
+            PluginError: if the group is not private.
+        """
 
     def report(self, computed: np.ndarray, first: np.ndarray | None = None) -> None:
         """Declare ``[first, computed)`` valid, ``[requests]`` each; draft positions count as long as they are followed.
@@ -240,6 +256,10 @@ class PagedModel(Protocol):
         """Longest context of this model in tokens."""
 
     @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer as transformers has it, to be read only; ``None`` when there is none."""
+
+    @property
     def tokenizer_fingerprint(self) -> str:
         """Hex digest of its tokenizer's content, comparable with ``TargetFacts``; ``""`` when there is none."""
 
@@ -258,6 +278,24 @@ class PagedModel(Protocol):
         """
 
 
+class Attend(Protocol):
+    """Attention over a proposer's own KV group, for the rows of one forward; each layer calls it once."""
+
+    def __call__(self, layer: int, query: Any, key: Any, value: Any, scaling: float | None = None) -> Any:
+        """Write the rows' entries into their slots, then attend.
+
+        Args:
+            layer: Layer of the group, from 0.
+            query: ``[rows, heads, key_size]``, position encoding applied.
+            key: ``[rows, kv_heads, key_size]``, likewise.
+            value: ``[rows, kv_heads, value_size]``.
+            scaling: Factor on the scores; ``None`` = ``key_size ** -0.5``.
+
+        Returns:
+            ``[rows, heads, value_size]`` in the group's dtype.
+        """
+
+
 class ProposerContext(Protocol):
     """What the host hands a proposer when it is built; usable for the life of the engine."""
 
@@ -265,14 +303,63 @@ class ProposerContext(Protocol):
     def target(self) -> TargetFacts:
         """Facts about the target."""
 
+    @property
+    def tokenizer(self) -> Any:
+        """The target's tokenizer as transformers has it, to be read only; ``None`` when there is none."""
+
+    def open_checkpoint(self) -> Mapping[str, Any]:
+        """The target's tensors by their names in the checkpoint, each read from its file when it is asked for.
+
+        Those that the loaded model has no place for are among them. On the CPU, in the dtype of the file.
+
+        Raises:
+            PacelineError: if the checkpoint holds no safetensors files.
+        """
+
+    def attention(
+        self,
+        view: KVView,
+        *,
+        row_request: np.ndarray,
+        slots: np.ndarray,
+        visible: np.ndarray | None = None,
+        paths: np.ndarray | None = None,
+        first: int = 0,
+    ) -> Attend:
+        """Attention for one forward of the proposer's own layers.
+
+        A row may read the valid range of its request and what was written in this call of ``propose`` or ``observe``
+        with the same view. New slots follow on those without a gap. What lies in the valid range already is not
+        written again, since other requests may share it. Nothing is reported on your behalf.
+
+        Args:
+            view: The group's view for the batch.
+            row_request: int64 ``[rows]``, index into the view's requests, ascending.
+            slots: int64 ``[rows]``, slot of each row's entry, counted from the start of its sequence; no slot of a
+                request twice.
+            visible: int64 ``[rows]``, leading slots that the row sees; ``slots + 1`` if not given. A row that has no
+                path sees its own slot last.
+            paths: int64 ``[rows, depth]`` for nodes of trees: slots of the ancestors, then of the row itself, seen
+                after the leading ones; padded with -1 on the right.
+            first: Slots before it hold no entry and are never read; a range reported valid may cover them.
+
+        Raises:
+            PluginError: if a row would read what nobody wrote, or has no slot of its own.
+        """
+
     def embed(self, ids: Any) -> Any:
         """Target embeddings of int64 ``[n]``: ``[n, hidden]``, with the target's own scaling."""
 
     def logits(self, hidden: Any) -> Any:
         """Target logits float32 ``[n, vocab]`` of final hidden states ``[n, hidden]``, with its own scaling and cap."""
 
-    def load_model(self, path: str, kv_group: str) -> PagedModel:
-        """Load a causal LM whose KV lives in ``kv_group``; ``path`` as the target's own (``"target"`` = its weights).
+    def load_model(self, path: str, kv_group: str, layers: Sequence[int] | None = None) -> PagedModel:
+        """Load a causal LM whose KV lives in ``kv_group``.
+
+        Args:
+            path: As the target's own; ``"target"`` = its weights, which are shared, not copied.
+            kv_group: A group that was described.
+            layers: Run these of its layers only, ascending, between its embedding and its final norm.
 
         Raises:
             PacelineError: if it cannot be loaded, or its layers do not fit the group.

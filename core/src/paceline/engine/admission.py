@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline.api import RequestFacts
 from paceline.engine.bad_words import bad_word_ids
+from paceline.engine.constraints import Constraints
 from paceline.engine.errors import RequestError, RequestTooLongError
 from paceline.engine.request import Request
 from paceline.engine.text import OutputText
@@ -29,6 +30,7 @@ class Admission:
         max_model_len: Longest sequence in tokens.
         eos_token_ids: End tokens of the checkpoint.
         seed: Seeds the admission.
+        constraints: Enforce the forms that requests ask for.
         encode: Text to tokens, without special tokens; ``None`` without a tokenizer.
         decode: ``(token ids, skip special tokens) -> text``; ``None`` without a tokenizer.
     """
@@ -41,6 +43,7 @@ class Admission:
         max_model_len: int,
         eos_token_ids: tuple[int, ...],
         seed: int | None,
+        constraints: Constraints,
         encode: Callable[[str], list[int]] | None = None,
         decode: Callable[[Sequence[int], bool], str] | None = None,
     ) -> None:
@@ -50,6 +53,7 @@ class Admission:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._seed = secrets.randbits(64) if seed is None else seed
         self._num_unseeded = 0
+        self._constraints = constraints
         self._encode = encode
         self._decode = decode
 
@@ -82,7 +86,8 @@ class Admission:
         max_num_tokens = self._max_num_tokens(facts.request_id, len(prompt_token_ids), params.max_tokens)
         seed = self._seed_of(params)
         later = params.model_copy(update={"prompt_logprobs": None})
-        return [
+        constraints = self._constraints.resolve(facts.request_id, params, sorted(stop_ids))
+        requests = [
             Request(
                 facts=own_facts,
                 prompt=prompt,
@@ -94,11 +99,14 @@ class Admission:
                 draft_limit=draft_limit,
                 arrival_time_s=now_s,
                 bad_word_ids=bad_words,
+                constraints=constraints,
                 sample_index=index,
                 text=self._text(facts.request_id, params, follows_text),
             )
             for index, own_facts in enumerate(_sample_facts(facts, params.n, is_live))
         ]
+        self._constraints.check(requests)
+        return requests
 
     def _check_prompt(self, request_id: str, tokens: np.ndarray) -> None:
         if not len(tokens):

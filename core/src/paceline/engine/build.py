@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,17 +18,20 @@ from paceline.api import (
 from paceline.config import EngineConfig
 from paceline.engine.admission import Admission
 from paceline.engine.commit import Committer
+from paceline.engine.constraints import ActiveConstraint, Constraints, EngineConstraintContext
 from paceline.engine.context import TARGET, EngineContext
 from paceline.engine.engine import Engine
 from paceline.engine.errors import EngineError
 from paceline.engine.events import EventLog, Watcher
 from paceline.engine.identity import identity_builder
+from paceline.engine.mask_table import MaskTable
 from paceline.engine.request import Request
 from paceline.engine.sampling_table import SamplingTable
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.speculation import NoSpeculation, Speculation, Speculator
 from paceline.engine.target_pass import TargetPass
 from paceline.host.loading import Loaded, LoadedPlugins, load
+from paceline.host.policy_file import policy_in_force
 from paceline.kv.manager import KVManager
 from paceline.kv.storage import KVStorage
 from paceline.model.architecture import max_positions, target_kv_group, text_config
@@ -40,6 +44,7 @@ from paceline.ops.select import Ops, select_ops
 __all__ = ["BuiltEngine", "build_engine"]
 
 OFFERS = frozenset({"chain", "coupled_noise", "hidden_states", "kv_groups", "paged_model", "target_top_k", "tree"})
+_log = logging.getLogger("paceline")
 _NO_PROPOSER = ProposerCapabilities(max_tokens=0)
 _DEFAULT_MAX_MODEL_LEN = 8192
 _DEFAULT_DRAFT_LENGTH = 5
@@ -53,13 +58,22 @@ class BuiltEngine:
         engine: The engine.
         loaded: The target.
         facts: What plugins know of it.
+        runner: Runs the target.
         plugin_lines: What is loaded, in its defined order.
+        plugin_policy: The plugin policy in force, with its files.
     """
 
     engine: Engine
     loaded: LoadedModel
     facts: TargetFacts
+    runner: ModelRunner
     plugin_lines: tuple[str, ...]
+    plugin_policy: str
+
+    @property
+    def start_line(self) -> str:
+        """What may run and what does, in one line."""
+        return f"plugin policy: {self.plugin_policy}; plugins: {', '.join(self.plugin_lines)}"
 
 
 @dataclass(slots=True)
@@ -85,7 +99,8 @@ def build_engine(config: EngineConfig, clock: Callable[[], float] = time.perf_co
     Raises:
         PacelineError: from the stage that refuses, naming the culprit and the remedy.
     """
-    plugins = load(config.selections(), offers=OFFERS)
+    policy = policy_in_force(config.plugin_policy)
+    plugins = load(config.selections(), offers=OFFERS, policy=policy)
     loaded = _load_target(config)
     facts = _target_facts(config, loaded)
     proposer = plugins.one("proposer")
@@ -93,7 +108,10 @@ def build_engine(config: EngineConfig, clock: Callable[[], float] = time.perf_co
     parts = _Parts(config, plugins, loaded, facts, capabilities, clock, select_ops(config.numerics, loaded.device))
     check_model(loaded, parts.ops, facts.max_model_len)
     lines = tuple(f"{p.kind.label} {p.name} ({p.distribution} {p.version})" for p in plugins.items)
-    return BuiltEngine(_engine(parts, proposer), loaded, facts, lines)
+    engine, runner = _engine(parts, proposer)
+    built = BuiltEngine(engine, loaded, facts, runner, lines, str(policy))
+    _log.info(built.start_line)
+    return built
 
 
 def _load_target(config: EngineConfig) -> LoadedModel:
@@ -106,6 +124,7 @@ def _load_target(config: EngineConfig) -> LoadedModel:
         numerics=config.numerics,
         tokenizer=config.tokenizer,
         max_model_len=config.max_model_len,
+        quantization=config.quantization,
     )
 
 
@@ -151,7 +170,7 @@ def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
     return config.max_model_len
 
 
-def _engine(parts: _Parts, proposer: Loaded | None) -> Engine:
+def _engine(parts: _Parts, proposer: Loaded | None) -> tuple[Engine, ModelRunner]:
     config, facts = parts.config, parts.facts
     groups = [_target_group(parts), *parts.capabilities.kv_groups]
     slots_per_seq = facts.max_model_len + _slots_beyond_drafts(parts)
@@ -170,15 +189,18 @@ def _engine(parts: _Parts, proposer: Loaded | None) -> Engine:
     storage = KVStorage(groups, num_blocks, config.block_size, parts.loaded.device)
     taps = parts.capabilities.hidden_layers
     runner = ModelRunner(parts.loaded, storage.layers(TARGET), parts.ops, taps)
-    table = SamplingTable(config.max_num_seqs, facts.vocab_size, parts.loaded.device)
+    constraints = _constraints(parts)
+    masks = MaskTable(constraints, facts.vocab_size, parts.loaded.device)
+    table = SamplingTable(config.max_num_seqs, facts.vocab_size, parts.loaded.device, masks)
     target = TargetPass(
         runner, kv, vocab_size=facts.vocab_size, top_k=parts.capabilities.target_top_k, device=parts.loaded.device
     )
-    return Engine(
-        admission=_admission(parts, kv),
+    engine = Engine(
+        admission=_admission(parts, kv, constraints),
         kv=kv,
         make_scheduler=_scheduler_maker(parts, kv),
-        speculation=_speculation(parts, proposer, kv, storage, runner, table),
+        speculation=_speculation(parts, proposer, kv, storage, runner, table, masks),
+        constraints=constraints,
         target=target,
         table=table,
         committer=Committer(kv, storage),
@@ -186,6 +208,7 @@ def _engine(parts: _Parts, proposer: Loaded | None) -> Engine:
         events=EventLog(watchers, kv),
         clock=parts.clock,
     )
+    return engine, runner
 
 
 def _target_group(parts: _Parts) -> KVGroup:
@@ -233,13 +256,24 @@ def _kv_manager(parts: _Parts, num_blocks: int, slots_per_seq: int, collect_even
     )
 
 
-def _admission(parts: _Parts, kv: KVManager) -> Admission:
+def _constraints(parts: _Parts) -> Constraints:
+    context = EngineConstraintContext(parts.facts, parts.loaded.tokenizer)
+    plugins = parts.plugins.all("constraint")
+    described = [plugin.describe(parts.facts) for plugin in plugins]
+    active = [
+        ActiveConstraint(plugin, plugin.build(context), own) for plugin, own in zip(plugins, described, strict=True)
+    ]
+    return Constraints(active, parts.facts.vocab_size)
+
+
+def _admission(parts: _Parts, kv: KVManager, constraints: Constraints) -> Admission:
     return Admission(
         kv,
         vocab_size=parts.facts.vocab_size,
         max_model_len=parts.facts.max_model_len,
         eos_token_ids=parts.loaded.eos_token_ids,
         seed=parts.config.seed,
+        constraints=constraints,
         encode=_encoder(parts.loaded),
         decode=_decoder(parts.loaded),
     )
@@ -269,6 +303,7 @@ def _speculation(
     storage: KVStorage,
     runner: ModelRunner,
     table: SamplingTable,
+    masks: MaskTable,
 ) -> Speculation:
     controller = parts.plugins.one("controller")
     if proposer is None or controller is None:
@@ -292,6 +327,7 @@ def _speculation(
         controller_object=controller.build(ControllerContext(target=parts.facts, max_tokens=_draft_length(parts))),
         kv=kv,
         table=table,
+        masks=masks,
         vocab_size=parts.facts.vocab_size,
         device=parts.loaded.device,
     )

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
-from paceline.api import KVGroup, PagedModel, TargetFacts
+from paceline.api import KVGroup, KVView, PagedModel, TargetFacts
+from paceline.engine.draft_attention import DraftAttention, draft_batch
 from paceline.engine.errors import EngineError
-from paceline.engine.paged_model import RunnerModel
+from paceline.engine.paged_model import GroupView, RunnerModel
 from paceline.kv.manager import KVManager
 from paceline.kv.storage import KVStorage
 from paceline.model.architecture import max_positions, target_kv_group
+from paceline.model.checkpoint_tensors import CheckpointTensors
+from paceline.model.layers import with_layers
 from paceline.model.load_check import check_model
 from paceline.model.loading import LoadedModel
 from paceline.model.runner import ModelRunner
@@ -63,6 +68,15 @@ class EngineContext:
         """Facts about the target."""
         return self._facts
 
+    @property
+    def tokenizer(self) -> Any:
+        """The target's tokenizer, or ``None``."""
+        return self._target.tokenizer
+
+    def open_checkpoint(self) -> Mapping[str, torch.Tensor]:
+        """The target's tensors by name, each read when it is asked for."""
+        return CheckpointTensors(self._target.checkpoint)
+
     def embed(self, ids: Any) -> torch.Tensor:
         """Target embeddings of int64 ``[n]``."""
         return self._runner.embed(ids)
@@ -71,19 +85,48 @@ class EngineContext:
         """Target logits of final hidden states ``[n, hidden]``."""
         return self._runner.logits(hidden)
 
-    def load_model(self, path: str, kv_group: str) -> PagedModel:
-        """A causal LM whose KV lives in ``kv_group``.
+    def attention(
+        self,
+        view: KVView,
+        *,
+        row_request: np.ndarray,
+        slots: np.ndarray,
+        visible: np.ndarray | None = None,
+        paths: np.ndarray | None = None,
+        first: int = 0,
+    ) -> DraftAttention:
+        """Attention for one forward of the proposer's own layers.
+
+        Raises:
+            PluginError: if a row would read what nobody wrote, or has no slot of its own.
+        """
+        assert isinstance(view, GroupView), "a view that this engine did not make"
+        batch = draft_batch(
+            self._kv,
+            view,
+            self._target.device,
+            row_request=row_request,
+            slots=slots,
+            visible=slots + 1 if visible is None else visible,
+            paths=paths,
+            first=first,
+        )
+        return DraftAttention(self._storage.layers(view.group), self._ops, batch)
+
+    def load_model(self, path: str, kv_group: str, layers: Sequence[int] | None = None) -> PagedModel:
+        """A causal LM whose KV lives in ``kv_group``, or some of its layers.
 
         Raises:
             EngineError: if the group was not described, or the model's layers do not fit it.
         """
         loaded = self._target if path == TARGET else self._load(path)
         group = self._group(kv_group)
-        self._check_fit(loaded, group)
-        layers = self._storage.layers(kv_group)
+        served = loaded if layers is None else with_layers(loaded, layers)
+        self._check_fit(served, group)
         if loaded is not self._target:
             check_model(loaded, self._ops, self._max_positions(loaded))
-        return RunnerModel(loaded, ModelRunner(loaded, layers, self._ops), self._kv, self._max_positions(loaded))
+        runner = ModelRunner(served, self._storage.layers(kv_group), self._ops)
+        return RunnerModel(served, runner, self._kv, self._max_positions(loaded))
 
     def _max_positions(self, loaded: LoadedModel) -> int:
         return max_positions(loaded.config) or self._facts.max_model_len
@@ -94,7 +137,8 @@ class EngineContext:
         return self._groups[name]
 
     def _check_fit(self, loaded: LoadedModel, group: KVGroup) -> None:
-        needed = target_kv_group(loaded.config, dtype=loaded.dtype, fingerprint=group.fingerprint, name=group.name)
+        shape = target_kv_group(loaded.config, dtype=loaded.dtype, fingerprint=group.fingerprint, name=group.name)
+        needed = replace(shape, private=group.private)
         if needed != group:
             raise EngineError(
                 f'KV group "{group.name}" was described as {group}, but "{loaded.name}" needs {needed}; '

@@ -1,13 +1,14 @@
-"""What was drafted before a row: its part of the history that penalties and bad words look at."""
+"""What was drafted before a row: its part of the history that penalties, bad words and constraints look at."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from paceline.engine.plan import Plan
+from paceline.engine.mask_table import MaskTable
+from paceline.engine.plan import DraftRows, Plan
 from paceline.engine.tree_layout import node_depths, node_paths
 
-__all__ = ["ChosenDrafts", "drafted_before"]
+__all__ = ["ChosenDrafts", "cut_forbidden", "drafted_before"]
 
 
 def drafted_before(plan: Plan) -> np.ndarray:
@@ -17,14 +18,41 @@ def drafted_before(plan: Plan) -> np.ndarray:
         int64 ``[R, D]``, padded with -1.
     """
     drafts = plan.drafts
-    width = drafts.tokens.shape[1]
-    paths = _paths(drafts.parents, drafts.lengths, width)
-    tokens = np.take_along_axis(drafts.tokens[:, None], np.maximum(paths, 0), axis=2)
-    seq, node = np.nonzero(np.arange(width) < drafts.lengths[:, None])
+    tokens = _path_tokens(drafts)
+    seq, node = np.nonzero(np.arange(tokens.shape[1]) < drafts.lengths[:, None])
     first_rows = np.cumsum(plan.choice_counts) - plan.choice_counts
-    before = np.full((len(plan.choice_rows), paths.shape[2]), -1, dtype=np.int64)
-    before[first_rows[seq] + 1 + node] = np.where(paths >= 0, tokens, -1)[seq, node]
+    before = np.full((len(plan.choice_rows), tokens.shape[2]), -1, dtype=np.int64)
+    before[first_rows[seq] + 1 + node] = tokens[seq, node]
     return before
+
+
+def cut_forbidden(drafts: DraftRows, table_rows: np.ndarray, masks: MaskTable) -> DraftRows:
+    """Leave out the nodes that constraints forbid, as where a grammar ends, and what hangs on them.
+
+    Args:
+        drafts: Of some requests.
+        table_rows: int64 ``[requests]``.
+        masks: Masks of the constrained ones among them.
+    """
+    constrained = [index for index in np.flatnonzero(drafts.lengths).tolist() if table_rows[index] in masks]
+    if not constrained:
+        return drafts
+    keep = np.ones(drafts.tokens.shape, dtype=bool)
+    paths = _path_tokens(drafts)
+    for index in constrained:
+        own = paths[index, : drafts.lengths[index]]
+        last = (own >= 0).sum(axis=1, keepdims=True) - 1
+        before = np.where(np.arange(own.shape[1]) < last, own, -1)
+        tokens = np.take_along_axis(own, last, axis=1)[:, 0]
+        keep[index, : len(own)] = masks.permits(int(table_rows[index]), before, tokens)
+    return drafts.kept(keep)
+
+
+def _path_tokens(drafts: DraftRows) -> np.ndarray:
+    """int64 ``[requests, width, depth]``: tokens of each node's ancestors, then its own, padded with -1."""
+    paths = _paths(drafts.parents, drafts.lengths, drafts.tokens.shape[1])
+    tokens = np.take_along_axis(drafts.tokens[:, None], np.maximum(paths, 0), axis=2)
+    return np.where(paths >= 0, tokens, -1)
 
 
 def _paths(parents: np.ndarray | None, lengths: np.ndarray, width: int) -> np.ndarray:

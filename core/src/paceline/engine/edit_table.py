@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from paceline.engine.bad_words import BadWords
+from paceline.engine.mask_table import MaskTable
 from paceline.engine.penalty_table import PenaltyTable
 from paceline.engine.plan import offsets
 from paceline.engine.request import Request
@@ -21,7 +22,7 @@ __all__ = ["EditTable", "Edits"]
 class Edits:
     """Edits of some sampled rows, as ``RowParams`` takes them."""
 
-    allowed: AllowedIds | None = None
+    allowed: Sequence[AllowedIds] = ()
     banned: list[tuple[int, np.ndarray]] = field(default_factory=list)
     bias: LogitBias | None = None
     penalties: Penalties | None = None
@@ -30,8 +31,9 @@ class Edits:
 class EditTable:
     """One row per block-table row. Rows of requests without edits cost nothing, and no memory is held for them."""
 
-    def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, num_rows: int, vocab_size: int, device: torch.device, masks: MaskTable) -> None:
         self._device = device
+        self._constrained = masks
         self._penalties = PenaltyTable(num_rows, vocab_size, device)
         self._masks_shape = (num_rows, vocab_size)
         self._masks: torch.Tensor | None = None
@@ -45,12 +47,13 @@ class EditTable:
         """Take over a request's edits into its row."""
         row, params = request.row, request.params
         self._penalties.write(request)
+        self._constrained.write(request)
         self._write_mask(row, params.allowed_token_ids)
         self._write_bias(row, params.logit_bias)
         self._bad_words.pop(row, None)
         if request.bad_word_ids:
             self._bad_words[row] = (BadWords(request.bad_word_ids), request)
-        self._reads_drafts[row] = params.has_penalties or row in self._bad_words
+        self._reads_drafts[row] = params.has_penalties or row in self._bad_words or row in self._constrained
         self._is_edited[row] = self._reads_drafts[row] or self._is_masked[row] or row in self._biases
 
     def _write_mask(self, row: int, allowed: list[int] | None) -> None:
@@ -76,23 +79,23 @@ class EditTable:
         Args:
             rows: int64 ``[R]``, table row of each one's request.
             positions: int64 ``[R]``, position of the token that each chooses.
-            drafted: int64 ``[R, D]``, tokens drafted before each, padded with -1; a row whose request has penalties or
-                bad words needs them.
+            drafted: int64 ``[R, D]``, tokens drafted before each, padded with -1; a row whose request has penalties,
+                bad words or constraints needs them.
         """
         if not self._is_edited[rows].any():
             return Edits()
         return Edits(
-            allowed=self._allowed(rows),
+            allowed=[*self._allowed(rows), *self._constrained.gather(rows, drafted)],
             banned=self._banned(rows, positions, drafted),
             bias=self._bias(rows),
             penalties=self._penalties.gather(rows, drafted),
         )
 
-    def _allowed(self, rows: np.ndarray) -> AllowedIds | None:
+    def _allowed(self, rows: np.ndarray) -> list[AllowedIds]:
         used = np.flatnonzero(self._is_masked[rows])
         if self._masks is None or not len(used):
-            return None
-        return AllowedIds(self._tensor(used), self._masks, self._tensor(rows[used]))
+            return []
+        return [AllowedIds(self._tensor(used), self._masks, self._tensor(rows[used]))]
 
     def _bias(self, rows: np.ndarray) -> LogitBias | None:
         used = np.flatnonzero(np.isin(rows, list(self._biases)))

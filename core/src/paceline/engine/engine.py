@@ -11,9 +11,11 @@ import numpy as np
 from paceline.api import ReleaseReason, RequestEventKind, RequestFacts, StepOutcome
 from paceline.engine.admission import Admission
 from paceline.engine.commit import Committed, Committer
+from paceline.engine.completion import request_output
+from paceline.engine.constraints import Constraints
 from paceline.engine.events import EventLog
 from paceline.engine.metrics import EngineStats
-from paceline.engine.outputs import CompletionOutput, RequestOutput, StepResult, cumulative_logprob
+from paceline.engine.outputs import RequestOutput, StepResult
 from paceline.engine.request import FinishReason, Request
 from paceline.engine.samples import Samples
 from paceline.engine.sampling_table import SamplingTable
@@ -42,6 +44,7 @@ class Engine:
         kv: KVManager,
         make_scheduler: Callable[[Callable[[Request], None], Callable[[Request], None]], Scheduler],
         speculation: Speculation,
+        constraints: Constraints,
         target: TargetPass,
         table: SamplingTable,
         committer: Committer,
@@ -53,6 +56,7 @@ class Engine:
         self._kv = kv
         self._scheduler = make_scheduler(self._on_preempt, self._on_admit)
         self._speculation = speculation
+        self._constraints = constraints
         self._target = target
         self._table = table
         self._verifier = Verifier(table)
@@ -128,7 +132,7 @@ class Engine:
         outputs = self._end(requests, now_s)
         self.stats.num_aborted += len(requests)
         if requests:
-            self._speculation.release(tuple(request.request_id for request in requests), ReleaseReason.ABORTED)
+            self._release(requests, ReleaseReason.ABORTED)
         for request in requests:
             self._events.request(RequestEventKind.ABORTED, request)
         return outputs
@@ -140,9 +144,9 @@ class Engine:
             KeyError: if no such request is live.
         """
         if request_id not in self._samples.groups:
-            return self._output(self._requests[request_id])
+            return request_output(self._requests[request_id], self._decode)
         live = [self._requests[member] for member in self._samples.members(request_id) if member in self._requests]
-        return self._samples.output(request_id, [self._output(request) for request in live])
+        return self._samples.output(request_id, [request_output(request, self._decode) for request in live])
 
     def sample_ids(self, request_id: str) -> list[str]:
         """Ids of a request's samples, which ``step`` tells of; its own id where it has one sample."""
@@ -183,6 +187,7 @@ class Engine:
         with ExitStack() as stack:  # one that raises does not keep the others open
             stack.callback(self._events.close)
             stack.callback(self._speculation.close)
+            stack.callback(self._constraints.close)
             self.abort_all(list(self._requests))
 
     # -- the step ------------------------------------------------------------------------------------------------
@@ -250,7 +255,7 @@ class Engine:
             self._scheduler.remove(request)
             del self._requests[request.request_id]
             request.metrics.finished_time_s = now_s
-            output = self._samples.end(self._output(request))
+            output = self._samples.end(request_output(request, self._decode))
             if output is not None:
                 outputs.append(output)
         return outputs
@@ -280,12 +285,17 @@ class Engine:
         if len(drafted):
             self._speculation.report(step)
         if committed.finished:
-            ended = tuple(request.request_id for request in committed.finished)
-            self._speculation.release(ended, ReleaseReason.FINISHED)
+            self._release(committed.finished, ReleaseReason.FINISHED)
         for request in committed.finished:
             self._events.request(RequestEventKind.FINISHED, request)
         self._events.step(step, len(plan.requests), int(outcome.num_emitted.sum()))
         self._events.flush(self.num_running, self.num_waiting)
+
+    def _release(self, requests: Sequence[Request], reason: ReleaseReason) -> None:
+        """Let the plugins that keep state for these requests forget them."""
+        request_ids = tuple(request.request_id for request in requests)
+        self._speculation.release(request_ids, reason)
+        self._constraints.release(request_ids, reason)
 
     # -- what the scheduler tells --------------------------------------------------------------------------------
 
@@ -299,40 +309,8 @@ class Engine:
 
     def _on_preempt(self, request: Request) -> None:
         self.stats.num_preemptions += 1
-        self._speculation.release((request.request_id,), ReleaseReason.PREEMPTED)
+        self._release([request], ReleaseReason.PREEMPTED)
         self._events.request(RequestEventKind.PREEMPTED, request)
-
-    # -- outputs -------------------------------------------------------------------------------------------------
-
-    def _output(self, request: Request) -> RequestOutput:
-        token_ids = request.tokens[request.num_prompt_tokens :].tolist()
-        completion = CompletionOutput(
-            index=request.sample_index,
-            text=self._text(request, token_ids),
-            token_ids=token_ids,
-            cumulative_logprob=cumulative_logprob(token_ids, request.logprobs),
-            logprobs=request.logprobs,
-            finish_reason=request.finish_reason,
-            stop_reason=request.stop_reason,
-        )
-        return RequestOutput(
-            request_id=request.request_id,
-            prompt=request.prompt,
-            prompt_token_ids=request.tokens[: request.num_prompt_tokens].tolist(),
-            prompt_logprobs=request.prompt_logprobs,
-            outputs=[completion],
-            finished=request.finish_reason is not None,
-            metrics=request.metrics,
-            num_cached_tokens=request.metrics.num_cached_tokens,
-            error=request.error,
-        )
-
-    def _text(self, request: Request, token_ids: list[int]) -> str:
-        """The stop token is emitted but is no text."""
-        if request.text is not None:
-            return request.text.text
-        shown = token_ids[:-1] if request.finish_reason is FinishReason.STOP else token_ids
-        return self._decode(shown, request.params.skip_special_tokens)
 
 
 def _add_new_text(request: Request, result: StepResult) -> None:

@@ -18,7 +18,8 @@ from paceline.engine.outputs import RequestOutput, StreamDelta
 from paceline.engine.progress import GenerationProgress
 from paceline.engine.prompts import Prompt, parse_prompts
 from paceline.engine.stream import deltas
-from paceline.sampling.params import BeamSearchError, SamplingParams
+from paceline.sampling.errors import BeamSearchError
+from paceline.sampling.params import SamplingParams
 
 __all__ = ["LLM"]
 
@@ -50,7 +51,7 @@ class LLM:
 
     def _start(self, config: EngineConfig) -> None:
         self.config = config
-        self._built: BuiltEngine = build_engine(config)
+        self.built: BuiltEngine = build_engine(config)
         self._num_requests = 0
 
     def __enter__(self) -> LLM:
@@ -64,20 +65,20 @@ class LLM:
     @property
     def engine(self) -> Engine:
         """The engine, usable step by step."""
-        return self._built.engine
+        return self.built.engine
 
     @property
     def plugins(self) -> tuple[str, ...]:
         """What is loaded, in its defined order: ``kind name (distribution version)``."""
-        return self._built.plugin_lines
+        return self.built.plugin_lines
 
     def get_tokenizer(self) -> Any:
         """The checkpoint's tokenizer, or ``None``."""
-        return self._built.loaded.tokenizer
+        return self.built.loaded.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Sampling parameters as the checkpoint's ``generation_config`` has them."""
-        defaults = self._built.loaded.generation_config.to_diff_dict()
+        defaults = self.built.loaded.generation_config.to_diff_dict()
         if defaults.get("do_sample") is False:
             return SamplingParams(temperature=0.0)
         names = ("temperature", "top_p", "top_k", "min_p")

@@ -54,6 +54,20 @@ class DraftRows:
         parents = None if self.parents is None else np.where(kept, self.parents[:, :width], -1)
         return DraftRows(tokens, lengths, parents)
 
+    def kept(self, keep: np.ndarray) -> DraftRows:
+        """Only the nodes to keep (bool ``[decoding, width]``) whose ancestors are all kept, moved together."""
+        keep = keep & (np.arange(keep.shape[1]) < self.lengths[:, None])
+        if self.parents is None:
+            return self.trimmed(np.where(keep.all(axis=1), keep.shape[1], keep.argmin(axis=1)))
+        for node in range(keep.shape[1]):
+            parent = self.parents[:, node]
+            keep[:, node] &= (parent < 0) | keep[np.arange(len(keep)), parent]
+        order = np.argsort(~keep, axis=1, kind="stable")
+        moved = np.argsort(order, axis=1)
+        parents = np.where(self.parents < 0, -1, np.take_along_axis(moved, np.maximum(self.parents, 0), axis=1))
+        tokens, parents = (np.take_along_axis(values, order, axis=1) for values in (self.tokens, parents))
+        return DraftRows(tokens, self.lengths, parents).trimmed(keep.sum(axis=1))
+
 
 @dataclass(slots=True)
 class Plan:

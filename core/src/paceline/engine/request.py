@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class Request:
     __slots__ = (
         "_tokens",
         "bad_word_ids",
+        "constraints",
         "draft_limit",
         "error",
         "facts",
@@ -77,6 +79,7 @@ class Request:
         draft_limit: int | None,
         arrival_time_s: float,
         bad_word_ids: Sequence[Sequence[int]] = (),
+        constraints: Sequence[tuple[int, Any]] = (),
         sample_index: int = 0,
         text: OutputText | None = None,
     ) -> None:
@@ -90,6 +93,7 @@ class Request:
         self.max_num_tokens = max_num_tokens
         self.draft_limit = draft_limit
         self.bad_word_ids = bad_word_ids
+        self.constraints = constraints  # numbers of the engine's constraints, and what each is asked
         self.sample_index = sample_index
         self.text = text  # kept only where stop strings or a stream need it
         self.num_prompt_tokens = self.num_tokens = len(prompt_token_ids)

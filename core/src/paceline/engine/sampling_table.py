@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from paceline.engine.edit_table import EditTable
+from paceline.engine.mask_table import MaskTable
 from paceline.engine.request import Request
 from paceline.sampling.rows import RowParams
 
@@ -19,11 +20,12 @@ class SamplingTable:
         num_rows: Most requests admitted.
         vocab_size: Ids that may be chosen.
         device: Where the logits are.
+        masks: Masks of the constrained requests.
     """
 
-    def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, num_rows: int, vocab_size: int, device: torch.device, masks: MaskTable) -> None:
         self._device = device
-        self._edits = EditTable(num_rows, vocab_size, device)
+        self._edits = EditTable(num_rows, vocab_size, device, masks)
         self._temperature = np.zeros(num_rows, dtype=np.float32)
         self._top_k = np.zeros(num_rows, dtype=np.int64)
         self._top_p = np.ones(num_rows, dtype=np.float32)

@@ -20,7 +20,8 @@ from paceline.api import (
 from paceline.engine.checks import check_budgets, check_drafts, check_lengths
 from paceline.engine.commit import Committed
 from paceline.engine.committed import committed_batch
-from paceline.engine.drafted import ChosenDrafts
+from paceline.engine.drafted import ChosenDrafts, cut_forbidden
+from paceline.engine.mask_table import MaskTable
 from paceline.engine.paged_model import GroupView
 from paceline.engine.plan import DraftRows, Selected
 from paceline.engine.request import Request
@@ -93,6 +94,7 @@ class Speculator:
         controller_object: SpeculationController,
         kv: KVManager,
         table: SamplingTable,
+        masks: MaskTable,
         vocab_size: int,
         device: torch.device,
     ) -> None:
@@ -105,6 +107,7 @@ class Speculator:
         self._observes = type(proposer_object).observe is not Proposer.observe
         self._kv = kv
         self._table = table
+        self._masks = masks
         self._vocab_size = vocab_size
         self._vocab = torch.arange(vocab_size, device=device)
         self._num_waiting = 0
@@ -145,6 +148,7 @@ class Speculator:
             drafts = self._proposer.propose(self._batch(requests, budgets))
             rows = check_drafts(drafts, budgets, self._vocab_size, self._capabilities.shape)
         rows = rows.trimmed(self._kept(drafts, rows, requests))
+        rows = cut_forbidden(rows, np.array([request.row for request in requests]), self._masks)
         return _spread(rows, chosen, len(selected.decoding))
 
     def _kept(self, drafts: Drafts, rows: DraftRows, requests: list[Request]) -> np.ndarray:

@@ -75,7 +75,7 @@ class Penalties:
 
 def edit(
     logits: Tensor,
-    allowed: AllowedIds | None,
+    allowed: Sequence[AllowedIds],
     banned: Sequence[tuple[int, Sequence[int] | np.ndarray]],
     bias: LogitBias | None,
     penalties: Penalties | None,
@@ -84,11 +84,11 @@ def edit(
 
     A NaN stays, also at an id that may not be chosen: its row has no scores to trust.
     """
-    if allowed is None and not banned and bias is None and penalties is None:
+    if not allowed and not banned and bias is None and penalties is None:
         return logits
     scores = logits.clone()
-    if allowed is not None:
-        _allow(scores, allowed)
+    for ids in allowed:
+        _allow(scores, ids)
     if banned:
         _ban(scores, banned)
     if bias is not None:

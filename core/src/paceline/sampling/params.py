@@ -8,9 +8,11 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from paceline.api.errors import PacelineError, did_you_mean
+from paceline.api.errors import did_you_mean
+from paceline.sampling.errors import BeamSearchError, SamplingParamsError
+from paceline.sampling.structured import StructuredOutputsParams
 
-__all__ = ["BeamSearchError", "SamplingParams", "SamplingParamsError"]
+__all__ = ["SamplingParams"]
 
 MIN_TEMPERATURE = 1e-5
 MAX_TEMPERATURE = 1e4
@@ -21,29 +23,6 @@ TokenId = Annotated[int, Field(ge=0)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class SamplingParamsError(PacelineError):
-    """A sampling parameter is unknown or out of its bounds."""
-
-    code = "PACELINE-E501"
-
-
-class BeamSearchError(SamplingParamsError):
-    """Beam search was asked for."""
-
-    code = "PACELINE-E502"
-
-    @classmethod
-    def asked_by(cls, name: str) -> Self:
-        """The error for a parameter or a method of this name."""
-        return cls(_NO_BEAM_SEARCH.format(name))
-
-
-_NO_BEAM_SEARCH = (
-    "{} is refused: beam search ranks whole sequences, so which token comes next depends on the other beams and not on "
-    "the request alone, and drafts could not be verified without changing the result; sample instead with n=..., "
-    "logprobs=0 and keep the completion of the highest cumulative_logprob, or use temperature=0 for the likeliest "
-    "token at each position"
-)
 _BEAM_SEARCH_NAMES = ("use_beam_search", "best_of")
 
 
@@ -73,9 +52,11 @@ class SamplingParams(BaseModel):
         include_stop_str_in_output: Whether the stop string stays in the text.
         skip_special_tokens: Whether special tokens are left out of the text.
         bad_words: Texts that may not be completed in the output, be it at its start or after a space.
+        structured_outputs: The form that the output must have: ``StructuredOutputsParams``, or a mapping of its fields.
+        constraints: ``name -> what is asked`` of further constraint plugins that the engine was built with.
 
-    Logits are edited in this order: allowed ids, bad words and ``min_tokens``; bias; penalties; then temperature,
-    min-p, top-k and top-p.
+    Logits are edited in this order: allowed ids, constraints, bad words and ``min_tokens``; bias; penalties; then
+    temperature, min-p, top-k and top-p.
 
     Raises:
         SamplingParamsError: for an unknown name or a value out of bounds.
@@ -107,6 +88,8 @@ class SamplingParams(BaseModel):
     logit_bias: dict[TokenId, Bias] = Field(default_factory=dict, description="token ids with numbers from -100 to 100")
     allowed_token_ids: list[TokenId] | None = Field(None, min_length=1, description="a list of token ids; None is all")
     bad_words: list[str] = Field(default_factory=list, description="a list of texts")
+    structured_outputs: StructuredOutputsParams | None = Field(None, description="a mapping with one kind; None is off")
+    constraints: dict[str, Any] = Field(default_factory=dict, description="names of constraint plugins with values")
 
     def __init__(self, **values: Any) -> None:
         for name in _BEAM_SEARCH_NAMES:
@@ -132,6 +115,16 @@ class SamplingParams(BaseModel):
         if value is None:
             return []
         return list(value) if isinstance(value, tuple | set | frozenset) else value
+
+    @field_validator("structured_outputs", mode="before")
+    @classmethod
+    def _as_structured_outputs(cls, value: object) -> object:
+        return StructuredOutputsParams(**value) if isinstance(value, Mapping) else value
+
+    @field_validator("constraints", mode="before")
+    @classmethod
+    def _as_mapping(cls, value: object) -> object:
+        return {} if value is None else value
 
     @field_validator("allowed_token_ids", mode="before")
     @classmethod

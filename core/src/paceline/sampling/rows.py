@@ -31,8 +31,8 @@ class RowParams:
         any_top_k: A row with a temperature has top-k on; likewise for the next two.
         any_top_p: See above.
         any_min_p: See above.
-        allowed: Rows that may only choose among some ids; ``None`` = no row, likewise for the next two.
-        bias: Numbers added to logits.
+        allowed: Rows that may only choose among some ids; a row that stands in several, among those of all.
+        bias: Numbers added to logits; ``None`` = no row, likewise for the next.
         penalties: Penalties for tokens already seen.
     """
 
@@ -47,7 +47,7 @@ class RowParams:
     any_top_k: bool
     any_top_p: bool
     any_min_p: bool
-    allowed: AllowedIds | None = None
+    allowed: Sequence[AllowedIds] = ()
     bias: LogitBias | None = None
     penalties: Penalties | None = None
 
@@ -62,7 +62,7 @@ class RowParams:
         seeds: np.ndarray,
         positions: np.ndarray,
         banned: Sequence[tuple[int, Sequence[int] | np.ndarray]] = (),
-        allowed: AllowedIds | None = None,
+        allowed: Sequence[AllowedIds] = (),
         bias: LogitBias | None = None,
         penalties: Penalties | None = None,
         device: torch.device | str = "cpu",
