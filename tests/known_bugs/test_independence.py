@@ -60,3 +60,27 @@ def test_preemption_is_invisible(tiny: Callable[..., str], proposer: str | None)
         assert got.outputs[0].logprobs == wanted.outputs[0].logprobs
         assert got.metrics.num_generated_tokens == wanted.metrics.num_generated_tokens == 40
         assert got.num_cached_tokens == 0
+
+
+@pytest.mark.parametrize("proposer", [None, "ngram"])
+def test_preemption_repeats_and_drops_nothing_of_a_stream(
+    tiny: Callable[..., str], worded: Callable[[str], str], proposer: str | None
+) -> None:
+    """B039: the pieces of a stream that was preempted join to the text and the tokens of the final output."""
+    params = SamplingParams(temperature=0.8, seed=5, frequency_penalty=1.0, min_tokens=20, logprobs=2, max_tokens=40)
+    settings = {"numerics": "exact", "max_model_len": 64, "block_size": 4, "proposer": proposer}
+    model, prompts = worded(tiny()), [PROMPT, *MATES]
+    with LLM(model, enable_prefix_caching=False, **settings) as roomy:
+        solo = [roomy.generate(prompt, params, use_tqdm=False)[0].outputs[0] for prompt in prompts]
+    texts, tokens, finished = [""] * len(prompts), [[] for _ in prompts], {}
+    with LLM(model, num_gpu_blocks_override=22, **settings) as tight:
+        for delta in tight.generate(prompts, params, stream=True):
+            texts[delta.prompt_index] += delta.text
+            tokens[delta.prompt_index] += delta.token_ids
+            if delta.finished is not None:
+                finished[delta.prompt_index] = delta.finished.outputs[0]
+        assert tight.engine.stats.num_preemptions > 0
+    for index, wanted in enumerate(solo):
+        assert tokens[index] == finished[index].token_ids == wanted.token_ids
+        assert texts[index] == finished[index].text == wanted.text != ""
+        assert finished[index].logprobs == wanted.logprobs

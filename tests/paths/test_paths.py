@@ -59,6 +59,7 @@ SAMPLING = {
     "logit_bias": {"temperature": 0.9, "logit_bias": {3: 4.0, 77: 3.5, 200: -100.0, 500: 2.5}},
     "allowed_ids": {"temperature": 0.9, "allowed_token_ids": list(range(0, 512, 5))},
     "bad_words": {"temperature": 0.9},
+    "constraint": {"temperature": 0.9, "constraints": {"probes:residue": 3}},
     "prompt_logprobs": {"temperature": 0.9, "prompt_logprobs": 3},
     "samples": {"temperature": 0.9, "n": 3},
     "all_edits": {
@@ -68,15 +69,25 @@ SAMPLING = {
         "repetition_penalty": 1.2,
         "presence_penalty": -0.5,
         "frequency_penalty": 0.7,
-        "logit_bias": {10: 3.0, 20: -5.0},
+        "logit_bias": {10: 4.0, 33: 4.0, 20: -5.0},
         "allowed_token_ids": list(range(400)),
         "bad_words": ["t10 t10", *(f"t{token}" for token in range(0, 100, 4))],
+        "constraints": {"probes:residue": 4},
         "prompt_logprobs": 0,
         "n": 2,
     },
 }
 # What these change is seen against the same request without them.
-EDITS = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words")
+EDITS = (
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "constraints",
+)
+CONSTRAINTS = ["probes:residue"]
 
 # What else happens in a run: little room (preemption), small steps (chunks), no cache, small blocks.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -113,13 +124,14 @@ def tokens(outputs: list[RequestOutput]) -> list[list[list[int]]]:
 
 
 @pytest.fixture(scope="session")
-def model(tiny: Callable[..., str], worded: Callable[[str], str]) -> str:
+def model(tiny: Callable[..., str], worded: Callable[[str], str], probes: None) -> str:
     return worded(tiny())
 
 
 def generated(model: str, params: SamplingParams) -> list[RequestOutput]:
     """Without speculation, one prompt at a time."""
-    with LLM(model, numerics="exact", max_model_len=128, enable_prefix_caching=False) as llm:
+    options = {"max_model_len": 128, "enable_prefix_caching": False, "constraints": CONSTRAINTS}
+    with LLM(model, numerics="exact", **options) as llm:
         return [llm.generate(prompt, params, use_tqdm=False)[0] for prompt in prompts()]
 
 
@@ -154,7 +166,7 @@ def plain(model: str, sampling_params: Callable[[str], SamplingParams]) -> Calla
 
 
 @pytest.fixture
-def speculative(model: str, probes: None, plain: Callable[[str], list[RequestOutput]]) -> Callable[..., LLM]:
+def speculative(model: str, plain: Callable[[str], list[RequestOutput]]) -> Callable[..., LLM]:
     """``(proposer, sampling, **settings) -> LLM`` with that proposer told the truth for that sampling."""
 
     def build(proposer: str, sampling: str, **settings: Any) -> LLM:
@@ -166,6 +178,7 @@ def speculative(model: str, probes: None, plain: Callable[[str], list[RequestOut
             model,
             numerics="exact",
             max_model_len=128,
+            constraints=CONSTRAINTS,
             proposer=chosen.name,
             proposer_options=chosen.options(truth),
             num_speculative_tokens=chosen.num_speculative_tokens,

@@ -1,4 +1,4 @@
-"""Proposers that know the true continuation and err on purpose, just when a test needs it."""
+"""Proposers that know the true continuation and err on purpose, just when a test needs it; and a constraint."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from pydantic import BaseModel, ConfigDict
 
 from paceline.api import (
     CommittedBatch,
+    ConstrainedRequest,
+    Constraint,
+    ConstraintBatch,
+    ConstraintCapabilities,
+    ConstraintContext,
+    ConstraintSpec,
     Drafts,
     DraftShape,
     ProposeBatch,
@@ -155,4 +161,47 @@ def paceline_proposers() -> list[ProposerSpec]:
         _spec("empty", Empty),
         _spec("tree", Tree, DraftShape.TREE),
         _spec("features", Oracle, hidden_layers=(0, 1, "final"), target_top_k=3, recompute_tail=2),
+    ]
+
+
+class NoOptions(BaseModel):
+    """Nothing is asked."""
+
+
+class Residue(Constraint):
+    """Of the ids, those whose sum with the output so far is no multiple of the number asked for."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.ids = np.arange(vocab_size)
+
+    def masks(self, batch: ConstraintBatch) -> np.ndarray:
+        rows = zip(batch.row_request.tolist(), batch.drafted, strict=True)
+        allowed = [self._allowed(batch.requests[index], drafted[drafted >= 0]) for index, drafted in rows]
+        return np.packbits(np.array(allowed), axis=1, bitorder="little")
+
+    def _allowed(self, request: ConstrainedRequest, drafted: np.ndarray) -> np.ndarray:
+        history = np.concatenate([request.output, drafted])
+        if len(drafted) and not self._fits(request.asked, history[:-1], history[-1:])[0]:
+            return np.zeros(len(self.ids), dtype=bool)
+        return self._fits(request.asked, history, self.ids)
+
+    def _fits(self, divisor: int, history: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        fits: np.ndarray = (tokens + int(history.sum())) % divisor > 0
+        return fits
+
+
+@hookimpl
+def paceline_constraints() -> list[ConstraintSpec]:
+    def build(options: NoOptions, context: ConstraintContext) -> Residue:
+        return Residue(context.target.vocab_size)
+
+    return [
+        ConstraintSpec(
+            name="residue",
+            summary=Residue.__doc__ or "",
+            options=NoOptions,
+            requires_api=">=0.1",
+            describe=lambda options, target: ConstraintCapabilities(),
+            build=build,
+        )
     ]
