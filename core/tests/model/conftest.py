@@ -20,9 +20,11 @@ from transformers import (
     Qwen3Config,
 )
 
+from paceline.model import loading
 from paceline.model.architecture import target_kv_group
 from paceline.model.loading import LoadedModel, load_model
 from paceline.model.runner import ForwardOutput, ModelRunner
+from paceline.ops import select
 from paceline.ops.batch import AttentionBatch
 from paceline.ops.select import select_ops
 
@@ -182,14 +184,31 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def tiny_model(tiny_path: Callable[[str], Path]) -> Callable[..., LoadedModel]:
     """``(name, numerics="fast") -> LoadedModel``; loaded once, not to be changed."""
-    loaded: dict[tuple[str, str], LoadedModel] = {}
+    loaded: dict[tuple[str, str, bool], LoadedModel] = {}
 
     def model(name: str, numerics: str = "fast") -> LoadedModel:
-        if (name, numerics) not in loaded:
-            loaded[name, numerics] = load_model(str(tiny_path(name)), numerics=numerics)
-        return loaded[name, numerics]
+        key = (name, numerics, loading.native_library() is not None)
+        if key not in loaded:
+            loaded[key] = load_model(str(tiny_path(name)), numerics=numerics)
+        return loaded[key]
 
     return model
+
+
+@pytest.fixture
+def torch_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the native kernels, as on a machine that cannot build them."""
+    for module in (loading, select):
+        monkeypatch.setattr(module, "native_library", lambda: None)
+
+
+@pytest.fixture(params=["native", "torch"])
+def either_kernels(request: pytest.FixtureRequest) -> None:
+    """With the native kernels, and without them."""
+    if request.param == "torch":
+        request.getfixturevalue("torch_kernels")
+    elif loading.native_library() is None:
+        pytest.skip("the native kernels cannot be built here")
 
 
 @pytest.fixture

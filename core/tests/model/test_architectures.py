@@ -9,6 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+pytestmark = pytest.mark.usefixtures("either_kernels")
+
 NUM_TOKENS = 40
 
 

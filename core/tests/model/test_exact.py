@@ -13,6 +13,8 @@ from paceline.model.experts import ExactExperts
 from paceline.model.loading import load_model
 from paceline.ops.exact import ExactLinear, NumericsError
 
+pytestmark = pytest.mark.usefixtures("torch_kernels")
+
 NAMES = ["llama", "llama_tied", "qwen2_window", "qwen3", "mistral_window"]
 NUM_TOKENS = 90
 

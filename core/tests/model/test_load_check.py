@@ -15,6 +15,8 @@ from paceline.model.loading import load_model
 from paceline.model.runner import ModelRunner
 from paceline.ops.select import Ops, select_ops
 
+pytestmark = pytest.mark.usefixtures("torch_kernels")
+
 MAX_MODEL_LEN = 500
 
 

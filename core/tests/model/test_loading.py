@@ -186,6 +186,7 @@ def test_refused_before_weights_are_read(config, words, tmp_path):
         load_model(str(tmp_path))
 
 
+@pytest.mark.usefixtures("torch_kernels")  # which keep the weights as they are
 def test_sharded_and_bfloat16_checkpoints(tiny_path, tmp_path):
     whole = load_model(str(tiny_path("llama")), dtype="bfloat16")
     whole.model.save_pretrained(tmp_path, max_shard_size="100KB")

@@ -48,6 +48,7 @@ def fp8(plain):
     return plain
 
 
+@pytest.mark.usefixtures("torch_kernels")  # which keep the weights as they are
 @no_gpu
 def test_fp8_is_widened_on_a_cpu(fp8):
     stored = load_file(fp8 / "model.safetensors")

@@ -14,6 +14,8 @@ from paceline.model.loading import load_model
 from paceline.model.rope import FIXED_KEY, rope_groups
 from paceline.ops.select import select_ops
 
+pytestmark = pytest.mark.usefixtures("either_kernels")
+
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
 LONGROPE = {
     "rope_type": "longrope",

@@ -13,6 +13,8 @@ from paceline.model.errors import UnsupportedModelError
 from paceline.model.runner import ModelRunner
 from paceline.ops.select import select_ops
 
+pytestmark = pytest.mark.usefixtures("either_kernels")
+
 NAMES = ["llama", "llama_tied", "qwen2", "qwen2_window", "qwen3", "mistral", "mistral_window"]
 
 

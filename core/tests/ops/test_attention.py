@@ -8,9 +8,13 @@ from paceline.ops import attention
 from paceline.ops.attention import paged_attention
 from paceline.ops.batch import AttentionBatch
 from paceline.ops.exact_attention import ExactAttention
+from paceline.ops.native.attention import NativeAttention
+from paceline.ops.native.library import native_library
 
-BODIES = [paged_attention, ExactAttention()]
-body = pytest.mark.parametrize("attend", BODIES, ids=["fast", "exact"])
+BODIES = {"fast": paged_attention, "exact": ExactAttention()}
+if native_library() is not None:
+    BODIES["native"] = NativeAttention(native_library(), paged_attention)
+body = pytest.mark.parametrize("attend", BODIES.values(), ids=BODIES)
 
 
 def compare(world, seqs, attend, window=None, tolerance=2e-5, **scoring):

@@ -9,6 +9,22 @@ from paceline.ops import exact_attention
 from paceline.ops.exact import NumericsError
 from paceline.ops.exact_attention import ExactAttention
 from paceline.ops.exact_self_test import query_tiles
+from paceline.ops.native.attention import NativeAttention
+from paceline.ops.native.library import native_library
+
+BODY = [ExactAttention()]
+
+
+@pytest.fixture(autouse=True, params=["torch", "native"])
+def in_use(request):
+    """The body that ``run`` and ``rows_alone`` call."""
+    library = native_library()
+    if request.param == "native" and library is None:
+        pytest.skip("the native kernels cannot be built here")
+    BODY[0] = ExactAttention() if request.param == "torch" else NativeAttention(library, ExactAttention())
+    yield
+    BODY[0] = ExactAttention()
+
 
 SIZES = [(6, 2, 16, 16), (9, 3, 64, 64), (4, 4, 50, 24), (8, 1, 80, 80), (3, 1, 16, 24)]
 layouts = pytest.mark.parametrize("layout", SIZES, ids=str)
@@ -21,12 +37,12 @@ def world_of(make_world, layout, seed=0):
 
 
 def run(world, q, seqs, tables, window=None, **scoring):
-    return ExactAttention()(q, world.k, world.v, world.batch(seqs, tables), world.scale, window, **scoring)
+    return BODY[0](q, world.k, world.v, world.batch(seqs, tables), world.scale, window, **scoring)
 
 
 def rows_alone(world, q, seqs, tables, window=None, **scoring):
     """Every row as the only row of a step."""
-    attend = ExactAttention()
+    attend = BODY[0]
     outs, t = [], 0
     for one, table in zip(seqs, tables, strict=True):
         for row in one.rows:
@@ -166,4 +182,5 @@ def test_too_many_query_heads_for_a_kv_head(make_world, seq, monkeypatch):
     monkeypatch.setattr(exact_attention, "query_tiles", lambda *_: (4, 8))
     world = make_world(heads=9, kv_heads=1)
     with pytest.raises(NumericsError, match=r"9 query heads share one KV head, and at most 8 rows .* size 16 and 16"):
-        run(world, world.queries(1), [seq.chain(3, 1)], [world.table(4)])
+        batch = world.batch([seq.chain(3, 1)], [world.table(4)])
+        ExactAttention()(world.queries(1), world.k, world.v, batch, world.scale)

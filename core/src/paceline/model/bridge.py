@@ -6,7 +6,7 @@ all it needs travels with each forward as the keyword ``paceline_step``, so any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,14 +34,14 @@ class StepContext:
 
     Attributes:
         batch: The rows and their block tables.
-        layers: ``(k, v)`` per layer, ``[num_blocks, block_size, kv_heads, head_size]``.
-        windows: Window per layer in tokens; ``None`` = full attention.
+        layers: ``(k, v)`` by number of layer, ``[num_blocks, block_size, kv_heads, head_size]``.
+        windows: Window by number of layer, in tokens; ``None`` = full attention.
         ops: The attention body in use.
     """
 
     batch: AttentionBatch
-    layers: Sequence[tuple[torch.Tensor, torch.Tensor]]
-    windows: Sequence[int | None]
+    layers: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
+    windows: Mapping[int, int | None]
     ops: Ops
 
 

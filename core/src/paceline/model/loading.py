@@ -35,6 +35,8 @@ from paceline.model.device import resolve_device, resolve_dtype
 from paceline.model.errors import CheckpointError, RemoteCodeError, UnsupportedModelError
 from paceline.model.exact import make_exact, refuse_inexact_host
 from paceline.model.fingerprint import tokenizer_fingerprint, weights_fingerprint
+from paceline.model.packing import pack_linears
+from paceline.model.plain_decoder import is_plain
 from paceline.model.quantization import (
     quantization_faults,
     quantization_method,
@@ -43,6 +45,7 @@ from paceline.model.quantization import (
     refuse_unknown_method,
 )
 from paceline.model.rope import fix_rope
+from paceline.ops.native.library import NativeLibrary, native_library
 
 __all__ = ["LoadedModel", "load_model"]
 
@@ -65,6 +68,10 @@ class LoadedModel:
         dtype: Of the weights.
         device: Of the weights.
         numerics: ``"fast"`` or ``"exact"``.
+        checkpoint: The directory or GGUF file that it was read from.
+        native: The kernels that its linear layers are packed for, or ``None``.
+        is_plain: Whether the kernels run all of its layers in one call.
+        layer_ids: The layers that it has of another model; ``None`` = it is a whole one.
     """
 
     model: PreTrainedModel
@@ -78,6 +85,10 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     numerics: str
+    checkpoint: Path
+    native: NativeLibrary | None
+    is_plain: bool
+    layer_ids: tuple[int, ...] | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -100,6 +111,8 @@ def load_model(
     numerics: str = "fast",
     tokenizer: str | None = None,
     max_model_len: int | None = None,
+    quantization: str | None = None,
+    packs: bool = True,
 ) -> LoadedModel:
     """Load a causal LM, its tokenizer and its generation defaults.
 
@@ -113,6 +126,9 @@ def load_model(
         tokenizer: Directory or hub id of the tokenizer, if it is not the model's.
         max_model_len: Longest sequence to be served, in tokens, for which dynamic NTK and LongRoPE are fixed; ``None``
             = the longest that the model was made for.
+        quantization: ``"int8"`` rounds the weights of linear layers to 8 bits; ``None`` = as the checkpoint has them.
+        packs: Whether linear layers are packed for the native kernels, where these serve the model; ``False`` leaves
+            the model as transformers runs it.
 
     Raises:
         PacelineError: one of ``paceline.model.errors``, or ``NumericsError`` where exact numerics cannot hold.
@@ -127,7 +143,8 @@ def load_model(
     model = _load_weights(checkpoint, config, name_or_path, resolve_dtype(dtype, on), on, trust_remote_code)
     _fix_rope(model, max_model_len)
     tokenizer_path = checkpoint if tokenizer is None else _tokenizer_checkpoint(tokenizer, revision)
-    return _describe(model, _load_tokenizer(tokenizer_path, trust_remote_code), name_or_path, numerics)
+    read_tokenizer = _load_tokenizer(tokenizer_path, trust_remote_code)
+    return _describe(model, read_tokenizer, name_or_path, numerics, checkpoint, quantization, packs)
 
 
 def _checkpoint(name_or_path: str, revision: str | None, trust_remote_code: bool) -> Path:
@@ -224,8 +241,17 @@ def _source(checkpoint: Path) -> dict[str, str]:
     return {"pretrained_model_name_or_path": str(checkpoint.parent), "gguf_file": checkpoint.name}
 
 
-def _describe(model: PreTrainedModel, tokenizer: Any | None, name: str, numerics: str) -> LoadedModel:
-    fingerprint = weights_fingerprint(model)
+def _describe(
+    model: PreTrainedModel,
+    tokenizer: Any | None,
+    name: str,
+    numerics: str,
+    checkpoint: Path,
+    quantization: str | None,
+    packs: bool,
+) -> LoadedModel:
+    fingerprint = weights_fingerprint(model, quantization)
+    native = _pack(model, name, quantization) if packs else None
     if numerics == "exact":
         make_exact(model)
     return LoadedModel(
@@ -240,7 +266,28 @@ def _describe(model: PreTrainedModel, tokenizer: Any | None, name: str, numerics
         dtype=model.dtype,
         device=model.device,
         numerics=numerics,
+        checkpoint=checkpoint,
+        native=native,
+        is_plain=native is not None and is_plain(model, native),
     )
+
+
+def _pack(model: PreTrainedModel, name: str, quantization: str | None) -> NativeLibrary | None:
+    """Pack the linear layers for the native kernels, where these are.
+
+    Raises:
+        UnsupportedModelError: if they are to be quantised and the kernels do not serve the model.
+    """
+    serves = model.device.type == "cpu" and model.dtype == torch.float32
+    library = native_library() if serves else None
+    if library is not None:
+        pack_linears(model, library, is_int8=quantization == "int8")
+    elif quantization is not None:
+        raise UnsupportedModelError(
+            f'"{name}" cannot be run with quantization="{quantization}" in {model.dtype} on {model.device}: the native '
+            'kernels do that, in float32 on the CPU; use device="cpu" and dtype="float32", and a C++ compiler'
+        )
+    return library
 
 
 def _eos_token_ids(model: PreTrainedModel, tokenizer: Any | None) -> tuple[int, ...]:

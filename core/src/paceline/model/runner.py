@@ -14,6 +14,7 @@ from paceline.model.bridge import StepContext
 from paceline.model.ends import Embedding, project
 from paceline.model.errors import UnsupportedModelError
 from paceline.model.loading import LoadedModel
+from paceline.model.plain_decoder import PlainDecoder
 from paceline.ops.batch import AttentionBatch
 from paceline.ops.exact_functions import ExactFunctions
 from paceline.ops.select import Ops
@@ -60,13 +61,19 @@ class ModelRunner:
         """
         _check_taps(loaded, taps)
         self._model = loaded.model
+        windows = attention_windows(loaded.config)
+        layer_ids = range(len(windows)) if loaded.layer_ids is None else loaded.layer_ids
         self._layers = layers
-        self._windows = attention_windows(loaded.config)
+        self._layers_by_id = dict(zip(layer_ids, layers, strict=True))
+        self._windows = dict(zip(layer_ids, windows, strict=True))
         self._ops = ops
         self._taps = taps
         exact = loaded.numerics == "exact"
         self._arithmetic: AbstractContextManager[Any] = ExactFunctions() if exact else nullcontext()
         self._embedding: Embedding | None = None
+        self._plain: PlainDecoder | None = None
+        if loaded.is_plain and loaded.native is not None:
+            self._plain = PlainDecoder(loaded.model, loaded.native, layers, taps)
 
     @torch.inference_mode()
     def forward(
@@ -83,7 +90,10 @@ class ModelRunner:
         Returns:
             Logits and the tapped features; valid as long as they are held.
         """
-        step = StepContext(batch=batch, layers=self._layers, windows=self._windows, ops=self._ops)
+        if self._plain is not None:
+            with self._arithmetic:
+                return ForwardOutput(*self._plain.forward(tokens, positions, batch, logit_rows))
+        step = StepContext(batch=batch, layers=self._layers_by_id, windows=self._windows, ops=self._ops)
         with self._arithmetic, tapped(self._model, self._taps) as features:
             output = self._model(
                 input_ids=tokens[None],

@@ -11,6 +11,8 @@ import torch
 from paceline.ops.attention import paged_attention
 from paceline.ops.exact import NumericsError
 from paceline.ops.exact_attention import ExactAttention
+from paceline.ops.native.attention import NativeAttention
+from paceline.ops.native.library import native_library
 
 AttentionBody = Callable[..., torch.Tensor]
 Numerics = Literal["fast", "exact"]
@@ -34,11 +36,17 @@ def select_ops(numerics: Numerics, device: torch.device | str) -> Ops:
     Raises:
         NumericsError: Exact numerics on a device other than the CPU.
     """
-    if numerics == "fast":
-        return Ops(numerics, paged_attention)
     kind = torch.device(device).type
+    if numerics == "fast":
+        return Ops(numerics, _with_native(paged_attention, kind))
     if kind != "cpu":
         raise NumericsError(
             f'exact numerics has no bodies for device "{kind}", only for "cpu"; use device="cpu" or numerics="fast"'
         )
-    return Ops(numerics, ExactAttention())
+    return Ops(numerics, _with_native(ExactAttention(), kind))
+
+
+def _with_native(body: AttentionBody, device_type: str) -> AttentionBody:
+    """The native kernel where there is one, and ``body`` for what it does not take."""
+    library = native_library() if device_type == "cpu" else None
+    return body if library is None else NativeAttention(library, body)

@@ -1,0 +1,44 @@
+"""Replaces the linear layers of a float32 model on the CPU by packed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from paceline.ops.native.library import NativeLibrary
+from paceline.ops.native.linear import packed_beside
+
+__all__ = ["TOGETHER", "pack_linears"]
+
+# Layers of the same input, by the names that decoders give them.
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+def pack_linears(model: nn.Module, library: NativeLibrary, *, is_int8: bool = False) -> None:
+    """Pack every linear layer in place, the LM head too; a tied one gets weights of its own.
+
+    Args:
+        model: In float32 on the CPU.
+        library: The kernels.
+        is_int8: Whether weights are rounded to 8 bits, with a scale for each output (activations stay float32).
+    """
+    for parent, names in list(_groups(model)):
+        linears = [getattr(parent, name) for name in names]
+        weights = [
+            linear.weight.detach().t() if isinstance(linear, Conv1D) else linear.weight.detach() for linear in linears
+        ]
+        biases = [None if linear.bias is None else linear.bias.detach() for linear in linears]
+        for name, packed in zip(names, packed_beside(library, weights, biases, is_int8=is_int8), strict=True):
+            setattr(parent, name, packed)
+
+
+def _groups(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[str, ...]]]:
+    for parent in model.modules():
+        left = {name: child for name, child in parent.named_children() if type(child) in (nn.Linear, Conv1D)}
+        for names in TOGETHER:
+            if all(name in left for name in names):
+                yield parent, names
+                left = {name: child for name, child in left.items() if name not in names}
+        yield from ((parent, (name,)) for name in left)

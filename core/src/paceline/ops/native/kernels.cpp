@@ -1,0 +1,40 @@
+// What Python calls. Built on the machine that runs it.
+#include "decoder.h"
+
+using namespace paceline;
+
+extern "C" {
+
+// out [rows, columns] = x [rows, in] @ weights, packed as [ceil(columns / 48), in, 48], + bias.
+void paceline_matmul(const float* x, const float* weights, const float* bias, float* out, int64_t rows, int64_t in,
+                     int64_t columns, int64_t num_threads) {
+  matmul(x, rows, Packed<float>{weights, nullptr, bias, in, columns}, Output{out, columns, false}, num_threads);
+}
+
+// The same with 8-bit weights and a factor for each column.
+void paceline_matmul_int8(const float* x, const int8_t* weights, const float* scale, const float* bias, float* out,
+                          int64_t rows, int64_t in, int64_t columns, int64_t num_threads) {
+  matmul(x, rows, Packed<int8_t>{weights, scale, bias, in, columns}, Output{out, columns, false}, num_threads);
+}
+
+// out [rows, heads, value_size] of queries [rows, heads, key_size].
+void paceline_attention(const float* queries, int64_t heads, const Cache* cache, const Rows* rows,
+                        const Scoring* scoring, float* out, int64_t num_threads) {
+  attend(queries, heads * cache->key_size, heads, *cache, *rows, *scoring, out, num_threads);
+}
+
+// hidden [rows, hidden], from embeddings to what enters the last norm.
+void paceline_decoder(const Decoder* decoder, const Rows* rows, const float* cos, const float* sin, float* hidden,
+                      const Space* space) {
+  for (int64_t i = 0; i < decoder->num_layers; ++i) {
+    if (decoder->is_int8)
+      run_layer<int8_t>(*decoder, decoder->layers[i], *rows, cos, sin, hidden, *space);
+    else
+      run_layer<float>(*decoder, decoder->layers[i], *rows, cos, sin, hidden, *space);
+  }
+}
+
+void paceline_rms_norm(const Decoder* decoder, const float* x, const float* weight, int64_t rows, float* out) {
+  norm_rows(x, weight, *decoder, rows, out);
+}
+}

@@ -1,0 +1,100 @@
+"""Linear layers on packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paceline.ops.native.library import PANEL, NativeLibrary, pack
+
+__all__ = ["PackedLinear", "packed_beside", "rounded"]
+
+_LARGEST = 127
+
+
+class PackedLinear(nn.Module):
+    """`nn.Linear` on the CPU by the native kernel, in float32. A row's result does not depend on the other rows.
+
+    Attributes:
+        packed: [ceil(out / 48), in, 48], float32 or int8; perhaps a slice of a tensor that holds the layers beside it.
+        padded_scale: [48 * ceil(out / 48)], what each column of 8-bit weights is multiplied by; None for float32.
+        padded_bias: [48 * ceil(out / 48)] or None.
+    """
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        packed: torch.Tensor,
+        padded_scale: torch.Tensor | None,
+        padded_bias: torch.Tensor | None,
+        out_features: int,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = packed.shape[1], out_features
+        self._library = library
+        self.register_buffer("packed", packed, persistent=False)
+        self.register_buffer("padded_scale", padded_scale, persistent=False)
+        self.register_buffer("padded_bias", padded_bias, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., in] float32 -> [..., out]."""
+        with torch._C.DisableTorchFunction():
+            rows = x.reshape(-1, self.in_features).contiguous()
+            out = self._product(rows)
+            return out.view(*x.shape[:-1], self.out_features)
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.padded_scale is None:
+            return self._library.matmul(rows, self.packed, self.padded_bias, self.out_features)
+        return self._library.matmul_int8(rows, self.packed, self.padded_scale, self.padded_bias, self.out_features)
+
+
+def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights [out, in] as int8 and a scale for each output, [out]: the largest of a row becomes 127."""
+    scale = weight.float().abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST
+    return (weight.float() / scale[:, None]).round().to(torch.int8), scale
+
+
+def packed_beside(
+    library: NativeLibrary,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+    *,
+    is_int8: bool = False,
+) -> list[PackedLinear]:
+    """Layers of the same input, one behind another in memory, so that one product serves them all.
+
+    Args:
+        library: The kernels.
+        weights: [out, in] of each.
+        biases: [out] of each, or None.
+        is_int8: Whether the weights are rounded to 8 bits, with a scale for each output.
+    """
+    sizes = [weight.shape[0] for weight in weights]
+    scale = None
+    if is_int8:
+        weights, scales = zip(*map(rounded, weights), strict=True)
+        scale = _padded(scales)
+    parts = [pack(weight) for weight in weights]
+    together = torch.cat(parts)
+    bias = None if all(bias is None for bias in biases) else _padded(_filled(biases, sizes))
+    stops = torch.tensor([len(part) for part in parts]).cumsum(0).tolist()
+    made = []
+    for size, part, stop in zip(sizes, parts, stops, strict=True):
+        start = stop - len(part)
+        own_scale, own_bias = (
+            None if values is None else values[start * PANEL : stop * PANEL] for values in (scale, bias)
+        )
+        made.append(PackedLinear(library, together[start:stop], own_scale, own_bias, size))
+    return made
+
+
+def _filled(biases: Sequence[torch.Tensor | None], sizes: Sequence[int]) -> list[torch.Tensor]:
+    return [torch.zeros(size) if bias is None else bias.float() for bias, size in zip(biases, sizes, strict=True)]
+
+
+def _padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([F.pad(row, (0, -len(row) % PANEL)) for row in rows])

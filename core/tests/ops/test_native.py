@@ -1,0 +1,155 @@
+"""The native kernels: what they compute, that rows do not depend on rows, and where they cannot be built."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.ops.native import build, library
+from paceline.ops.native.attention import NativeAttention
+from paceline.ops.native.build import NativeBuildError, built_library
+from paceline.ops.native.library import NativeKernelWarning, native_library, pack
+from paceline.ops.native.linear import packed_beside
+from paceline.ops.native.rows import native_rows
+
+
+@pytest.fixture(scope="module")
+def native():
+    made = native_library()
+    if made is None:
+        pytest.skip("the native kernels cannot be built here")
+    return made
+
+
+SHAPES = [(1, 1), (7, 5), (64, 48), (64, 49), (100, 130), (576, 192)]
+
+
+@pytest.mark.parametrize(("size", "columns"), SHAPES)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_products_are_those_of_the_definition(native, size, columns, has_bias):
+    weight, bias = torch.randn(columns, size), torch.randn(columns) if has_bias else None
+    packed = pack(weight)
+    for num_rows in (1, 2, 7, 8, 9, 16, 33):
+        x = torch.randn(num_rows, size)
+        wanted = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+        out = native.matmul(x, packed, bias, columns)
+        torch.testing.assert_close(out.double(), wanted, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "columns"), SHAPES)
+def test_8_bit_products_are_those_of_the_weights_they_stand_for(native, size, columns):
+    weight, scale = torch.randint(-127, 128, (columns, size), dtype=torch.int8), torch.rand(columns) + 0.1
+    packed = pack(weight)
+    for num_rows in (1, 5, 8, 9, 40):
+        x = torch.randn(num_rows, size)
+        wanted = x.double() @ (weight.double() * scale.double()[:, None]).T
+        out = native.matmul_int8(x, packed, scale, None, columns)
+        torch.testing.assert_close(out.double(), wanted, atol=2e-2, rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_row_has_the_same_bits_in_any_company(native, num_threads):
+    weight, x = torch.randn(200, 96), torch.randn(37, 96)
+    scale, packed8 = torch.rand(200), pack(torch.randint(-127, 128, (200, 96), dtype=torch.int8))
+    packed = pack(weight)
+    alone = torch.cat([native.matmul(row[None], packed, None, 200) for row in x])
+    alone8 = torch.cat([native.matmul_int8(row[None], packed8, scale, None, 200) for row in x])
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        for count in (2, 3, 8, 13, 37):
+            assert torch.equal(native.matmul(x[:count], packed, None, 200), alone[:count])
+            assert torch.equal(native.matmul_int8(x[:count], packed8, scale, None, 200), alone8[:count])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_layers_packed_beside_one_another_are_one_product(native):
+    weights = [torch.randn(columns, 32) for columns in (50, 20, 96)]
+    biases = [torch.randn(50), None, torch.randn(96)]
+    layers = packed_beside(native, weights, biases)
+    x = torch.randn(2, 3, 32)
+    for layer, weight, bias in zip(layers, weights, biases, strict=True):
+        torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, weight, bias), atol=1e-4, rtol=1e-4)
+    padded = [96, 48, 96]
+    together = native.matmul(x[0], torch.cat([layer.packed for layer in layers]), None, sum(padded))
+    assert layers[1].packed.data_ptr() == layers[0].packed.data_ptr() + 2 * 32 * 48 * 4
+    torch.testing.assert_close(together[:, 96:116] + 0, x[0] @ weights[1].T, atol=1e-4, rtol=1e-4)
+
+
+def test_units_are_runs_of_at_most_eight_rows_of_a_sequence(make_world, seq):
+    world = make_world()
+    seqs = [seq.chain(3, 1), seq.chain(0, 19), seq.chain(5, 8)]
+    rows = native_rows(world.batch(seqs, world.tables(seqs)))
+    assert rows.arrays[0].tolist() == [[0, 1], [1, 8], [9, 8], [17, 3], [20, 8]]
+    assert rows.struct.num_units == 5 and rows.struct.count == 28
+
+
+def test_nan_of_a_key_reaches_those_that_see_it_and_no_other(native, make_world, seq):
+    world = make_world()
+    seqs = [seq.chain(9, 4)]
+    tables = world.tables(seqs)
+    batch = world.batch(seqs, tables)
+    world.k[tables[0][11 // world.k.shape[1]], 11 % world.k.shape[1]] = torch.nan
+    out = NativeAttention(native, None)(world.queries(4), world.k, world.v, batch, world.scale)
+    assert out[:2].isfinite().all() and out[2:].isnan().all()
+
+
+# -- building --------------------------------------------------------------------------------------------------------
+
+
+def test_a_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native) -> None:
+    calls = []
+    monkeypatch.setattr(build, "_build", lambda compiler, target: (calls.append(compiler), target.mkdir(parents=True)))
+    first, second = built_library(tmp_path), built_library(tmp_path)
+    assert first == second and len(calls) == 1
+    monkeypatch.setattr(build, "_cpu", lambda: "another machine")
+    assert built_library(tmp_path) != first
+
+
+def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(NativeBuildError, match=r"PACELINE-E321: no C\+\+ compiler was found \(.*\); install g\+\+ or"):
+        built_library(tmp_path)
+
+
+def test_a_compiler_that_fails_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "fatal error: no vectors" >&2\nexit 1\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(
+        NativeBuildError, match="broken cannot build the kernels: fatal error: no vectors; name another"
+    ):
+        built_library(tmp_path)
+    assert not list((tmp_path / "native").glob("*"))
+
+
+def test_without_the_kernels_a_warning_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.delenv("PACELINE_NATIVE", raising=False)
+    with pytest.warns(NativeKernelWarning, match=r"run several times slower: PACELINE-E321: no C\+\+ compiler"):
+        assert native_library.__wrapped__() is None
+
+
+def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_NATIVE", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert native_library.__wrapped__() is None
+
+
+@pytest.mark.parametrize("fault", ["wrong", "company"])
+def test_a_build_that_computes_wrongly_is_not_used(native, fault: str) -> None:
+    class Faulty:
+        def matmul(self, x, packed, bias, columns):
+            out = native.matmul(x, packed, bias, columns)
+            return out + 1e-2 if fault == "wrong" else out + np.float32(len(x) > 1) * 1e-6 * out
+
+    with pytest.raises(NativeBuildError, match="fail their self-test on this machine"):
+        library._check(Faulty())
