@@ -8,12 +8,12 @@ from typing import Any
 
 from paceline.config.command_line import key_values
 
-__all__ = ["ProposerChoice", "parse_batches", "parse_proposer", "parse_proposers"]
+__all__ = ["EngineChoice", "parse_batches", "parse_proposer", "parse_proposers", "parse_variants"]
 
 
 @dataclass(frozen=True, slots=True)
-class ProposerChoice:
-    """A proposer under measurement.
+class EngineChoice:
+    """An engine under measurement that differs from the plain one.
 
     Attributes:
         label: What it is called in the report.
@@ -24,7 +24,7 @@ class ProposerChoice:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-def parse_proposer(text: str) -> ProposerChoice:
+def parse_proposer(text: str) -> EngineChoice:
     """``NAME key=value ...``: ``num_speculative_tokens`` is the engine's, all other keys are the proposer's options.
 
     Raises:
@@ -35,10 +35,10 @@ def parse_proposer(text: str) -> ProposerChoice:
     fields: dict[str, Any] = {"proposer": name}
     if "num_speculative_tokens" in options:
         fields["num_speculative_tokens"] = options.pop("num_speculative_tokens")
-    return ProposerChoice(" ".join([name, *pairs]), fields | {"proposer_options": options})
+    return EngineChoice(" ".join([name, *pairs]), fields | {"proposer_options": options})
 
 
-def parse_proposers(texts: Sequence[str]) -> list[ProposerChoice]:
+def parse_proposers(texts: Sequence[str]) -> list[EngineChoice]:
     """Each text as a proposer.
 
     Raises:
@@ -52,6 +52,17 @@ def parse_proposers(texts: Sequence[str]) -> list[ProposerChoice]:
     if repeated is not None:
         raise ValueError(f'"{repeated}" is given twice; name each choice once')
     return choices
+
+
+def parse_variants(texts: Sequence[str]) -> list[EngineChoice]:
+    """Each text, ``key=value ...``, as an engine whose configuration has these fields.
+
+    Raises:
+        ValueError: if one is malformed or empty.
+    """
+    if any(not text.strip() for text in texts):
+        raise ValueError("a variant is empty; give key=value ...")
+    return [EngineChoice(text, key_values(text.split())) for text in texts]
 
 
 def parse_batches(text: str) -> list[int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.bench.choices import parse_batches, parse_proposers
+from paceline.bench.choices import parse_batches, parse_proposers, parse_variants
 from paceline.config.command_line import EXIT_FAILED, Numerics, clean_exit, key_values, parsed
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, h
 def compare_command(
     model: Model = "demo",
     proposer: Proposers = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(help='An engine with other settings: "quantization=int8 key=value". Repeatable.')
+    ] = None,
     batch: Annotated[str, typer.Option(help="Numbers of concurrent requests.")] = "1,4,16",
     max_tokens: MaxTokens = 128,
     rounds: Annotated[int, typer.Option(min=1, help="Measured repetitions.")] = 5,
@@ -70,7 +73,7 @@ def compare_command(
     """
     batches = parsed("--batch", parse_batches, batch)
     with clean_exit():
-        contest = _contest(model, proposer, engine_option, numerics, ignore_eos)
+        contest = _contest(model, proposer, engine_option, numerics, ignore_eos, variant)
         _check_output(output)
         from paceline.bench.compare import PromptChoice, compare
         from paceline.bench.progress import bench_progress
@@ -124,10 +127,44 @@ def agreement_command(
         raise typer.Exit(EXIT_FAILED)
 
 
+@app.command("first-token")
+def first_token_command(
+    model: Model = "demo",
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of the prompt.")] = 1024,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured repetitions.")] = 5,
+    numerics: NumericsOption = Numerics.FAST,
+    engine_option: EngineOptions = None,
+    output: Output = None,
+) -> None:
+    """Time a long prompt to its first token: transformers, Paceline cold, and Paceline with the prompt in its cache.
+
+    Example:
+
+      paceline bench first-token --prompt-tokens 1024
+    """
+    with clean_exit():
+        contest = _contest(model, None, engine_option, numerics, True)
+        _check_output(output)
+        from paceline.bench.first_token import first_token
+        from paceline.bench.progress import bench_progress
+        from paceline.bench.tables import print_first_token, report_console
+
+        with bench_progress() as progress:
+            result = first_token(contest, prompt_tokens, rounds, progress)
+        _write(output, result.to_json())
+        print_first_token(report_console(), result)
+
+
 def _contest(
-    model: str, proposers: Sequence[str] | None, engine_options: Sequence[str] | None, numerics: str, ignore_eos: bool
+    model: str,
+    proposers: Sequence[str] | None,
+    engine_options: Sequence[str] | None,
+    numerics: str,
+    ignore_eos: bool,
+    variants: Sequence[str] | None = None,
 ) -> Contest:
     chosen = parsed("--proposer", parse_proposers, proposers or ())
+    chosen += parsed("--variant", parse_variants, variants or ())
     options = parsed("--engine-option", key_values, engine_options or ())
     from paceline.bench.lineup import Contest
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from paceline.bench.choices import ProposerChoice
+from paceline.bench.choices import EngineChoice
 from paceline.bench.engines import PacelineEngine, plain_logits, use_own_attention
 from paceline.config import engine_config
 from paceline.engine.chat import chat_token_ids
@@ -26,14 +26,14 @@ class Contest:
 
     Attributes:
         model: As for ``LLM``.
-        proposers: Proposers, each an engine of its own beside the one without speculation.
+        variants: Engines of their own beside the plain one: with a proposer, or with other settings.
         engine_options: Fields of the engine's configuration that differ from the benchmark's.
         numerics: ``"fast"`` or ``"exact"``, of Paceline.
         ignore_eos: Whether outputs go on past the end token.
     """
 
     model: str
-    proposers: Sequence[ProposerChoice]
+    variants: Sequence[EngineChoice]
     engine_options: dict[str, Any]
     numerics: str
     ignore_eos: bool
@@ -74,6 +74,7 @@ def load_baseline(contest: Contest) -> Baseline:
         revision=config.revision,
         trust_remote_code=config.trust_remote_code,
         tokenizer=config.tokenizer,
+        packs=False,
     )
     return Baseline(loaded, use_own_attention(loaded))
 
@@ -102,7 +103,7 @@ class PacelineEngines:
     def __enter__(self) -> list[PacelineEngine]:
         with ExitStack() as stack:
             engines = [self._load(stack, NO_SPECULATION, {"proposer": None})]
-            for choice in self._contest.proposers:
+            for choice in self._contest.variants:
                 engines.append(self._load(stack, f"{NO_SPECULATION} + {choice.label}", choice.fields))
             self._stack = stack.pop_all()
         return engines

@@ -12,11 +12,12 @@ from rich.table import Table
 from paceline.bench.agreement import Agreement, Pair
 from paceline.bench.compare import Comparison
 from paceline.bench.differences import Difference
+from paceline.bench.first_token import FirstToken
 from paceline.bench.outputs import Disagreement
 from paceline.bench.report import Row
 from paceline.bench.stats import Spread
 
-__all__ = ["print_agreement", "print_comparison", "report_console", "spread_text"]
+__all__ = ["print_agreement", "print_comparison", "print_first_token", "report_console", "spread_text"]
 
 _WIDTH_OF_FILES = 320
 _DIFFERENCES_TITLE = "First differences; the gap is that of the best two scores there"
@@ -53,6 +54,16 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     else:
         console.print("All outputs are the same, token for token.")
     console.print(_conditions(comparison.environment, comparison.workload), style="dim", soft_wrap=True)
+
+
+def print_first_token(console: Console, result: FirstToken) -> None:
+    """Times, and what they are to one another."""
+    table = _table(f"First token of {result.num_prompt_tokens} prompt tokens", ("", "ms", "x"))
+    ratios = {"cold": ("transformers", result.cold_speedup), "warm": ("cold", result.warm_speedup)}
+    for name, times in result.times_s.items():
+        base, ratio = ratios.get(name, ("", None))
+        table.add_row(name, spread_text(times, 1e3), f"{spread_text(ratio, digits=2)} {base}".strip() if ratio else "")
+    console.print(table)
 
 
 def _rows_table(kind: str, rows: Sequence[Row]) -> Table:
