@@ -1,22 +1,25 @@
-"""The command line: ``paceline generate | chat | demo | plugins | config | bench``."""
+"""The command line: ``paceline generate | chat | train | demo | plugins | config | bench``."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline import __version__
-from paceline.api.version import API_VERSION
 from paceline.bench.commands import app as bench_app
 from paceline.config.command_line import EXIT_FAILED, Numerics, clean_exit, key_values, parsed
 from paceline.config.commands import ConfigFile
 from paceline.config.commands import app as config_app
-from paceline.config.sources import resolve
-from paceline.host.commands import app as plugins_app
+from paceline.config.plugin_commands import app as plugins_app
+from paceline.host.commands import PolicyFile
+
+if TYPE_CHECKING:
+    from paceline import LLM
+    from paceline.config import EngineConfig
 
 __all__ = ["app"]
 
@@ -30,11 +33,13 @@ app.add_typer(plugins_app)
 app.add_typer(config_app)
 app.add_typer(bench_app)
 
-_OWN_OPTIONS = ("model", "numerics", "num_speculative_tokens", "proposer", "proposer_options")
+_OWN_OPTIONS = ("model", "numerics", "num_speculative_tokens", "plugin_policy", "proposer", "proposer_options")
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from paceline.api.version import API_VERSION
+
         typer.echo(f"paceline {__version__} (paceline.api {API_VERSION})")
         raise typer.Exit
 
@@ -61,6 +66,8 @@ def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:
 def _text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f'"{file}" cannot be read: {error.strerror}') from error
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f'"{file}" is not UTF-8 text ({error.reason} at byte {error.start})') from error
 
@@ -92,6 +99,7 @@ def _given(
     num_speculative_tokens: int | None,
     proposer_option: list[str] | None,
     engine_option: list[str] | None,
+    plugin_policy: str | None,
     numerics: Numerics | None = None,
 ) -> dict[str, Any]:
     """What the command line says of the engine; what it leaves out comes from elsewhere."""
@@ -101,6 +109,7 @@ def _given(
         "proposer": proposer,
         "proposer_options": parsed("--proposer-option", key_values, proposer_option or []) or None,
         "num_speculative_tokens": num_speculative_tokens,
+        "plugin_policy": plugin_policy,
     }
     return _engine_options(engine_option or []) | {name: value for name, value in given.items() if value is not None}
 
@@ -124,7 +133,15 @@ def generate(
     top_k: Annotated[int, typer.Option(help="0 is off.")] = 0,
     min_p: Annotated[float, typer.Option(help="0 is off.")] = 0.0,
     seed: Seed = None,
+    constraint: Annotated[
+        list[str] | None, typer.Option(help="Constraint plugin, such as llguidance; may be repeated.")
+    ] = None,
+    structured_output: Annotated[
+        list[str] | None,
+        typer.Option(help="Form of the output: json, regex, choice, grammar or json_object =value; @FILE reads it."),
+    ] = None,
     numerics: Annotated[Numerics | None, typer.Option(help="exact: the same bits in any batch.")] = None,
+    plugin_policy: PolicyFile = None,
     engine_option: EngineOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
 ) -> None:
@@ -136,23 +153,52 @@ def generate(
 
       paceline generate --chat --proposer ngram --num-speculative-tokens 5 "Rename x to y in: x = x + 1"
 
+      paceline generate --constraint llguidance --structured-output regex='yes|no' "Is the sky blue?"
+
       paceline generate -m ./my-model --temperature 0.8 --seed 1 --engine-option max_model_len=2048 - < prompt.txt
     """
     texts = _read_prompts(prompts or [], prompts_file)
-    given = _given(model, proposer, num_speculative_tokens, proposer_option, engine_option, numerics=numerics)
-    settings = resolve(given, config)
+    from paceline.config.sources import resolve
+
+    given = _given(model, proposer, num_speculative_tokens, proposer_option, engine_option, plugin_policy, numerics)
+    settings = resolve(given | ({"constraints": constraint} if constraint else {}), config)
+    form = parsed("--structured-output", _form, structured_output or [])
     from paceline import LLM, SamplingParams  # torch comes with it: seconds that a wrong option must not cost
     from paceline.engine.chat import chat_prompt
 
     params = SamplingParams(
-        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, max_tokens=max_tokens
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        seed=seed,
+        max_tokens=max_tokens,
+        structured_outputs=form,
     )
     with LLM.from_config(settings.config) as llm:
+        _say_policy(settings.config, llm)
         outputs = llm.generate([chat_prompt(llm.get_tokenizer(), text) for text in texts] if chat else texts, params)
     for text, output in zip(texts, outputs, strict=True):
         _print_output(text, output, as_json, alone=len(texts) == 1)
     if any(output.error for output in outputs):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _say_policy(config: EngineConfig, llm: LLM) -> None:
+    """Where a policy is given, who starts the engine sees which one and what it let run."""
+    if config.plugin_policy is not None:
+        typer.echo(llm.built.start_line, err=True)
+
+
+def _form(pairs: list[str]) -> dict[str, Any] | None:
+    """What ``--structured-output`` asks: patterns and grammars are text as they stand, ``@FILE`` is a file's text."""
+    values = key_values(pairs)
+    for name, _, text in (pair.partition("=") for pair in pairs):
+        if text.startswith("@"):
+            values[name] = _text_of(Path(text[1:]))
+        elif name in ("regex", "grammar"):
+            values[name] = text
+    return values or None
 
 
 def _print_output(text: str, output: Any, as_json: bool, alone: bool) -> None:
@@ -181,6 +227,7 @@ def chat(
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 512,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy; the checkpoint's own if left out.")] = None,
     seed: Seed = None,
+    plugin_policy: PolicyFile = None,
     engine_option: EngineOptions = None,
 ) -> None:
     """Talk to a model. Answers stream; /stats, /reset and /exit are commands, Ctrl-C stops an answer.
@@ -189,14 +236,39 @@ def chat(
 
       paceline chat --proposer ngram --temperature 0
     """
-    settings = resolve(_given(model, proposer, num_speculative_tokens, proposer_option, engine_option), config)
+    from paceline.config.sources import resolve
+
+    given = _given(model, proposer, num_speculative_tokens, proposer_option, engine_option, plugin_policy)
+    settings = resolve(given, config)
     from paceline import LLM, SamplingParams
     from paceline.chat import run_chat
 
     own = {"max_tokens": max_tokens, "seed": seed, "temperature": temperature}
     with LLM.from_config(settings.config) as llm:
+        _say_policy(settings.config, llm)
         defaults = llm.get_default_sampling_params().model_dump()
         run_chat(llm, SamplingParams(**defaults | {name: value for name, value in own.items() if value is not None}))
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@clean_exit()
+def train(
+    context: typer.Context,
+    plugin: Annotated[str, typer.Argument(help="Plugin whose proposer is trained, such as eagle.")],
+) -> None:
+    """Train a proposer for a model, with the command of the plugin that brings it.
+
+    Examples:
+
+      paceline train eagle --help
+
+      paceline train eagle --target demo --output ./head
+    """
+    from paceline.plugin_command import run_plugin_command
+
+    run_plugin_command("train", plugin, context.args)
 
 
 @app.command()

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from paceline.native.library import native_library
 from paceline.ops import attention
 from paceline.ops.attention import paged_attention
 from paceline.ops.batch import AttentionBatch
 from paceline.ops.exact_attention import ExactAttention
-from paceline.ops.native.attention import NativeAttention
-from paceline.ops.native.library import native_library
+from paceline.ops.native_attention import NativeAttention
 
 BODIES = {"fast": paged_attention, "exact": ExactAttention()}
 if native_library() is not None:

@@ -5,12 +5,12 @@ import itertools
 import pytest
 import torch
 
+from paceline.native.library import native_library
 from paceline.ops import exact_attention
 from paceline.ops.exact import NumericsError
 from paceline.ops.exact_attention import ExactAttention
 from paceline.ops.exact_self_test import query_tiles
-from paceline.ops.native.attention import NativeAttention
-from paceline.ops.native.library import native_library
+from paceline.ops.native_attention import NativeAttention
 
 BODY = [ExactAttention()]
 

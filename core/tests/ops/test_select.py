@@ -6,7 +6,7 @@ from paceline.ops import select
 from paceline.ops.attention import paged_attention
 from paceline.ops.exact import NumericsError
 from paceline.ops.exact_attention import ExactAttention
-from paceline.ops.native.attention import NativeAttention
+from paceline.ops.native_attention import NativeAttention
 from paceline.ops.select import select_ops
 
 

@@ -53,7 +53,8 @@ def identity_builder(plugins: Sequence[Loaded], facts: TargetFacts, loaded: Load
 def _numerics_facts(loaded: LoadedModel) -> str:
     """What else fixes the bits: exact results hold for one build of torch and one number of threads."""
     threads = f", {torch.get_num_threads()} threads" if loaded.numerics == "exact" else ""
-    return f"torch {torch.__version__} on {loaded.device.type}{threads}"
+    kernels = f", kernels {loaded.native.digest}" if loaded.native is not None else ""
+    return f"torch {torch.__version__} on {loaded.device.type}{threads}{kernels}"
 
 
 def _as_text(fields: dict[str, Any]) -> str:

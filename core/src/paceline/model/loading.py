@@ -45,7 +45,7 @@ from paceline.model.quantization import (
     refuse_unknown_method,
 )
 from paceline.model.rope import fix_rope
-from paceline.ops.native.library import NativeLibrary, native_library
+from paceline.native.library import NativeLibrary, native_library
 
 __all__ = ["LoadedModel", "load_model"]
 

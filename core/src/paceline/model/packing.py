@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from paceline.ops.native.library import NativeLibrary
-from paceline.ops.native.linear import packed_beside
+from paceline.native.library import NativeLibrary
+from paceline.ops.packed_linear import packed_beside
 
 __all__ = ["TOGETHER", "pack_linears"]
 

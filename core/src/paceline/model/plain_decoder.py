@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 from paceline.model.architecture import attention_windows, decoder_layers, text_config
 from paceline.model.bridge import own_attention
 from paceline.model.packing import TOGETHER
+from paceline.native.library import PANEL, NativeLibrary, pointer
 from paceline.ops.batch import AttentionBatch
-from paceline.ops.native.attention import HEAD_SIZES
-from paceline.ops.native.library import PANEL, NativeLibrary, pointer
-from paceline.ops.native.linear import PackedLinear
-from paceline.ops.native.rows import native_rows
+from paceline.ops.native_attention import HEAD_SIZES
+from paceline.ops.native_rows import native_rows
+from paceline.ops.packed_linear import PackedLinear
 
 __all__ = ["PlainDecoder", "is_plain"]
 

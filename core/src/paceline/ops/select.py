@@ -8,11 +8,11 @@ from typing import Literal
 
 import torch
 
+from paceline.native.library import native_library
 from paceline.ops.attention import paged_attention
 from paceline.ops.exact import NumericsError
 from paceline.ops.exact_attention import ExactAttention
-from paceline.ops.native.attention import NativeAttention
-from paceline.ops.native.library import native_library
+from paceline.ops.native_attention import NativeAttention
 
 AttentionBody = Callable[..., torch.Tensor]
 Numerics = Literal["fast", "exact"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paceline.native.library import native_library
 from paceline.sampling.noise import RowKeys, gumbel_estimate, gumbel_of, row_keys, row_slices
 from paceline.sampling.pipeline import process
 from paceline.sampling.rows import RowParams
@@ -55,38 +56,45 @@ def _choose_sampled(scores: Tensor, rows: RowParams, index: Tensor, tokens: Tens
     keys = row_keys(rows.seeds, rows.positions)
     for find, part in ((_survivors, index[filtered]), (_contenders, index[~filtered])):
         if len(part):
-            tokens[part] = _best(scores, keys, part, find)
+            tokens[part] = _best(scores, keys, part, find(scores, keys, part))
 
 
-def _survivors(scores: Tensor, keys: RowKeys) -> Tensor:
-    return scores > -torch.inf
+def _survivors(scores: Tensor, keys: RowKeys, part: Tensor) -> Tensor:
+    return _found(scores, part, lambda rows: scores[rows] > -torch.inf)
 
 
-def _contenders(scores: Tensor, keys: RowKeys) -> Tensor:
+def _contenders(scores: Tensor, keys: RowKeys, part: Tensor) -> Tensor:
     """The few ids that can still win once an estimate of the noise is added; the margin covers its error twice."""
+    library = native_library() if scores.device.type == "cpu" else None
+    if library is not None:
+        return library.contenders(scores[part], *(key[part] for key in keys))
     ids = torch.arange(scores.shape[1], device=scores.device)
-    estimate = gumbel_estimate((keys[0][:, None], keys[1][:, None]), ids).add_(scores)
-    return estimate >= estimate.amax(-1, keepdim=True) - CONTENDER_MARGIN
+
+    def can_win(rows: Tensor) -> Tensor:
+        estimate = gumbel_estimate((keys[0][rows, None], keys[1][rows, None]), ids).add_(scores[rows])
+        return estimate >= estimate.amax(-1, keepdim=True) - CONTENDER_MARGIN
+
+    return _found(scores, part, can_win)
 
 
-def _best(scores: Tensor, keys: RowKeys, part: Tensor, find: Callable[[Tensor, RowKeys], Tensor]) -> Tensor:
+def _found(scores: Tensor, part: Tensor, mask_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """int64 ``[n, 2]``: index into ``part`` and id, where the mask of a row has the id; a few rows at a time."""
+    pieces = row_slices(len(part), scores.shape[1])
+    found = [mask_of(part[piece]).nonzero() for piece in pieces]
+    for piece, pairs in zip(pieces, found, strict=True):
+        pairs[:, 0] += piece.start
+    return torch.cat(found)
+
+
+def _best(scores: Tensor, keys: RowKeys, part: Tensor, found: Tensor) -> Tensor:
+    """Of the pairs found, the best id of each row of ``part``, the lowest one in a tie."""
     num_rows, vocab_size = len(part), scores.shape[1]
-    found = [_find(scores, keys, part, piece, find) for piece in row_slices(num_rows, vocab_size)]
-    index, token = torch.cat(found).unbind(-1)
+    index, token = found.unbind(-1)
     row = part[index]
     noisy = torch.cat([_noisy(scores, keys, row[run], token[run]) for run in row_slices(len(row), 1)])
     best = noisy.new_full((num_rows,), -torch.inf).scatter_reduce_(0, index, noisy, "amax")
     wins = noisy == best[index]
     return token.new_full((num_rows,), vocab_size).scatter_reduce_(0, index[wins], token[wins], "amin")
-
-
-def _find(
-    scores: Tensor, keys: RowKeys, part: Tensor, piece: slice, find: Callable[[Tensor, RowKeys], Tensor]
-) -> Tensor:
-    rows = part[piece]
-    pairs = find(scores[rows], (keys[0][rows], keys[1][rows])).nonzero()
-    pairs[:, 0] += piece.start
-    return pairs
 
 
 def _noisy(scores: Tensor, keys: RowKeys, row: Tensor, token: Tensor) -> Tensor:

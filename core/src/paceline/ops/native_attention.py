@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 
+from paceline.native.library import NativeLibrary, pointer
 from paceline.ops.batch import AttentionBatch
-from paceline.ops.native.library import NativeLibrary, pointer
-from paceline.ops.native.rows import native_rows
+from paceline.ops.native_rows import native_rows
 
 __all__ = ["NativeAttention"]
 
@@ -62,12 +62,7 @@ class NativeAttention:
     ) -> torch.Tensor:
         """See `paceline.ops.attention.paged_attention`."""
         key_size, value_size = k_cache.shape[3], v_cache.shape[3]
-        if (
-            q.dtype != torch.float32
-            or k_cache.dtype != q.dtype
-            or key_size not in HEAD_SIZES
-            or value_size != key_size
-        ):
+        if q.dtype != torch.float32 or k_cache.dtype != q.dtype or key_size not in HEAD_SIZES or value_size != key_size:
             return self._otherwise(q, k_cache, v_cache, batch, scale, window, softcap=softcap, sinks=sinks)
         with torch._C.DisableTorchFunction():
             queries = q.contiguous()

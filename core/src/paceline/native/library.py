@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.ops.native.build import NativeBuildError, built_library
+from paceline.native.build import NativeBuildError, built_library
 
 __all__ = ["PANEL", "NativeKernelWarning", "NativeLibrary", "native_library", "pack", "pointer"]
 
@@ -23,6 +23,7 @@ _SIGNATURES = {
     "paceline_matmul_int8": [_POINTER] * 5 + [_INT64] * 4,
     "paceline_attention": [_POINTER, _INT64, _POINTER, _POINTER, _POINTER, _POINTER, _INT64],
     "paceline_decoder": [_POINTER] * 6,
+    "paceline_contenders": [_POINTER] * 3 + [_INT64] * 2 + [_POINTER] * 2 + [_INT64],
     "paceline_rms_norm": [_POINTER, _POINTER, _POINTER, _INT64, _POINTER],
 }
 
@@ -62,6 +63,17 @@ class NativeLibrary:
         tensors = (x, packed, scale, bias, out)
         self.functions.paceline_matmul_int8(*map(pointer, tensors), *sizes)
         return out
+
+    def contenders(self, scores: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """int64 [n, 2]: rows and ids of scores [rows, size] that may win with the noise of int32 keys [rows]."""
+        num_rows, size = scores.shape
+        ids, counts = torch.empty(num_rows, size, dtype=torch.int64), torch.empty(num_rows, dtype=torch.int64)
+        tensors = map(pointer, (scores, first, second))
+        self.functions.paceline_contenders(
+            *tensors, num_rows, size, pointer(ids), pointer(counts), torch.get_num_threads()
+        )
+        found = [ids[row, :count] for row, count in enumerate(counts.tolist())]
+        return torch.stack([torch.arange(num_rows).repeat_interleave(counts), torch.cat(found)], dim=1)
 
 
 def pointer(tensor: torch.Tensor | np.ndarray | None) -> int | None:

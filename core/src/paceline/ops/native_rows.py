@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.native.library import pointer
 from paceline.ops.batch import AttentionBatch
-from paceline.ops.native.library import pointer
 
 __all__ = ["NativeRows", "native_rows"]
 

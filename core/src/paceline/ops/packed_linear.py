@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.ops.native.library import PANEL, NativeLibrary, pack
+from paceline.native.library import PANEL, NativeLibrary, pack
 
 __all__ = ["PackedLinear", "packed_beside", "rounded"]
 

@@ -1,5 +1,6 @@
 // What Python calls. Built on the machine that runs it.
 #include "decoder.h"
+#include "sampling.h"
 
 using namespace paceline;
 
@@ -32,6 +33,14 @@ void paceline_decoder(const Decoder* decoder, const Rows* rows, const float* cos
     else
       run_layer<float>(*decoder, decoder->layers[i], *rows, cos, sin, hidden, *space);
   }
+}
+
+// ids [rows, size]: of each row the counts[row] first are those that may win with noise of the row's two keys.
+void paceline_contenders(const float* scores, const uint32_t* first, const uint32_t* second, int64_t rows, int64_t size,
+                         int64_t* ids, int64_t* counts, int64_t num_threads) {
+#pragma omp parallel for schedule(dynamic) num_threads(num_threads) if (rows > 1)
+  for (int64_t r = 0; r < rows; ++r)
+    counts[r] = contenders(scores + r * size, size, first[r], second[r], ids + r * size);
 }
 
 void paceline_rms_norm(const Decoder* decoder, const float* x, const float* weight, int64_t rows, float* out) {

@@ -1,0 +1,141 @@
+"""Models on the native kernels: which run in one call, what they give, and weights of 8 bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from paceline.model import loading
+from paceline.model.errors import UnsupportedModelError
+from paceline.model.load_check import check_model
+from paceline.model.loading import load_model
+from paceline.native.library import native_library
+from paceline.ops.packed_linear import PackedLinear, rounded
+from paceline.ops.select import select_ops
+
+pytestmark = pytest.mark.skipif(native_library() is None, reason="the native kernels cannot be built here")
+
+PLAIN = ["llama", "llama_tied", "qwen2", "qwen2_window", "qwen3", "mistral", "mistral_window"]
+PLAIN += ["llama_linear", "llama_yarn", "llama_llama3"]
+OTHERS = ["gemma2", "gemma3", "phi3", "gpt2", "opt", "mixtral", "qwen3_moe", "gpt_oss", "granite"]
+
+
+def random_ids(count: int, seed: int = 1) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 512, count).tolist()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_decoders_like_llama_run_in_one_call(name, tiny_model):
+    assert tiny_model(name).is_plain
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_do_not_but_their_linears_are_packed(name, tiny_model):
+    """Granite has the parts of a Llama; its factors show in the numbers."""
+    loaded = tiny_model(name)
+    assert not loaded.is_plain
+    assert any(isinstance(module, PackedLinear) for module in loaded.model.modules())
+
+
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+@pytest.mark.parametrize("name", [*PLAIN[:7], "phi3", "gpt2"])
+def test_the_load_check_passes(name, numerics, tiny_model):
+    loaded = tiny_model(name, numerics)
+    check_model(loaded, select_ops(numerics, loaded.device), 400)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral_window"])
+def test_rows_have_the_same_bits_in_any_company_in_both_numerics(name, tiny_model, sequences):
+    ids = [random_ids(40, seed) for seed in range(3)]
+    results = []
+    for numerics in ("fast", "exact"):
+        whole = sequences(tiny_model(name, numerics)).run([(1, 0, ids[1])]).logits
+        paged = sequences(tiny_model(name, numerics))
+        parts = [
+            paged.run([(0, 0, ids[0][:9]), (1, 0, ids[1][:13]), (2, 0, ids[2][:30])]).logits[9:22],
+            paged.run([(1, 13, ids[1][13:14])]).logits,
+            paged.run([(2, 30, ids[2][30:31]), (1, 14, ids[1][14:])]).logits[1:],
+        ]
+        assert torch.equal(torch.cat(parts), whole)
+        results.append(whole)
+    assert torch.equal(*results)
+
+
+def test_hidden_states_are_those_of_transformers(tiny_path, tiny_model, sequences):
+    ids = random_ids(11)
+    output = sequences(tiny_model("llama"), taps=(0, 1, "final")).run([(0, 0, ids)])
+    model = AutoModelForCausalLM.from_pretrained(tiny_path("llama"))
+    with torch.inference_mode():
+        wanted = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    for tap, state in zip((0, 1, "final"), wanted, strict=True):
+        torch.testing.assert_close(output.features[tap], state[0], rtol=1e-4, atol=1e-4)
+
+
+def test_taps_of_one_pass_are_not_those_of_the_next(tiny_model, sequences):
+    paged = sequences(tiny_model("llama"), taps=(1,))
+    first = paged.run([(0, 0, random_ids(5))]).features[1]
+    kept = first.clone()
+    paged.run([(1, 0, random_ids(5, seed=2))])
+    assert torch.equal(first, kept)
+
+
+# -- 8 bits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_rounded_weights(tiny_path, tmp_path):
+    """``name -> directory`` of the same model, whose linear layers have the weights that 8 bits give."""
+
+    def save(name):
+        model = AutoModelForCausalLM.from_pretrained(tiny_path(name))
+        with torch.no_grad():
+            for module in model.modules():
+                if isinstance(module, torch.nn.Linear):
+                    values, scale = rounded(module.weight)
+                    module.weight.copy_(values * scale[:, None])
+        model.save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return save
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "phi3"])
+def test_8_bits_give_what_the_rounded_weights_give(name, tiny_path, with_rounded_weights, sequences, own_logits):
+    ids = random_ids(25)
+    loaded = load_model(str(tiny_path(name)), quantization="int8")
+    got = sequences(loaded).run([(0, 0, ids)]).logits
+    torch.testing.assert_close(got, own_logits(with_rounded_weights(name), ids), rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(got, own_logits(tiny_path(name), ids), rtol=1e-3, atol=1e-3)
+
+
+def test_8_bits_are_other_weights(tiny_path, tiny_model):
+    loaded = load_model(str(tiny_path("llama")), quantization="int8")
+    assert loaded.is_plain
+    assert loaded.weights_fingerprint != tiny_model("llama").weights_fingerprint
+    check_model(loaded, select_ops("fast", loaded.device), 400)
+
+
+def test_8_bits_keep_exact_numerics(tiny_path, sequences):
+    loaded = load_model(str(tiny_path("llama")), quantization="int8", numerics="exact")
+    ids = random_ids(30)
+    whole = sequences(loaded).run([(0, 0, ids)]).logits
+    paged = sequences(loaded)
+    rows = [paged.run([(0, row, ids[row : row + 1])]).logits for row in range(len(ids))]
+    assert torch.equal(torch.cat(rows), whole)
+
+
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {}])
+def test_8_bits_are_refused_where_no_kernel_serves_them(options, tiny_path, monkeypatch):
+    if not options:
+        monkeypatch.setattr(loading, "native_library", lambda: None)
+    with pytest.raises(
+        UnsupportedModelError, match=r'cannot be run with quantization="int8" in torch.* on cpu: the na'
+    ):
+        load_model(str(tiny_path("llama")), quantization="int8", **options)
+
+
+def test_a_row_of_zeros_has_a_scale():
+    values, scale = rounded(torch.tensor([[0.0, 0.0], [1.0, -2.0]]))
+    assert values.tolist() == [[0, 0], [64, -127]] and scale.isfinite().all() and (scale > 0).all()
