@@ -113,6 +113,10 @@ class Site:
         self.folder = folder
         self.modules: list[str] = []
 
+    @property
+    def path(self) -> list[str]:
+        return [str(self.folder)]
+
     def add(self, distribution: str, entry_point: str, source: str, version: str = "1.0") -> None:
         """Install a distribution with one plugin, in the module ``mod_<entry point>``."""
         module = f"mod_{entry_point}"
@@ -121,6 +125,8 @@ class Site:
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
         (info / "entry_points.txt").write_text(f"[paceline.plugins]\n{entry_point} = {module}\n")
+        own = [f"{module}.py,,", *(f"{info.name}/{file},," for file in ("METADATA", "RECORD", "entry_points.txt"))]
+        (info / "RECORD").write_text("\n".join(own) + "\n")
         self.modules.append(module)
 
 

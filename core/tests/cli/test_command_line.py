@@ -47,7 +47,7 @@ def test_help_tells_what_each_command_and_option_does(run: Run, path: tuple[str,
 def test_help_of_generate_has_examples_that_parse(run: Run) -> None:
     lines = [line.strip() for line in run("generate", "--help").stdout.splitlines()]
     examples = [line for line in lines if line.startswith("paceline generate")]
-    assert len(examples) == 3
+    assert len(examples) == 4
     options = {name for parameter in ALL["generate",].params for name in parameter.opts}
     used = {word for example in examples for word in example.split() if word.startswith("-") and word != "-"}
     assert used <= options

@@ -21,6 +21,7 @@ HONOURED = {
     "revision": ("r", {"revision": "r"}),
     "trust_remote_code": (True, {"trust_remote_code": True}),
     "dtype": ("half", {"dtype": "float16"}),
+    "quantization": ("int8", {"quantization": "int8"}),
     "seed": (3, {"seed": 3}),
     "max_model_len": (64, {"max_model_len": 64}),
     "block_size": (32, {"block_size": 32}),

@@ -49,6 +49,20 @@ def test_show_as_json(run, folder: Path):
     assert json.loads(run("show", "--json").stdout)["file"] is None
 
 
+def test_show_tells_the_plugin_policy_in_force(run, folder: Path):
+    (folder / "paceline-plugins.toml").write_text('mode = "open"\n')
+    (folder / "p.toml").write_text('mode = "allow"\n')
+
+    found = rows(run("show"))
+    assert found["plugin_policy"] == ['"paceline-plugins.toml"', "the working directory"]
+    assert found["plugin_policy.mode"] == ['"open"', "paceline-plugins.toml"]
+    fields = json.loads(run("show", "--json", "--plugin-policy", "p.toml").stdout)["fields"]
+    assert fields["plugin_policy"] == {"value": "p.toml", "source": "command line", "place": None}
+    assert fields["plugin_policy.mode"] == {"value": "allow", "source": "file", "place": "p.toml"}
+    assert rows(run("show", PACELINE_PLUGIN_POLICY="p.toml"))["plugin_policy.mode"] == ['"allow"', "p.toml"]
+    assert "PACELINE-E210" in run("show", "--plugin-policy", "gone.toml").stderr
+
+
 def test_show_refuses_what_generate_would(run, folder: Path):
     result = run("show", "--engine-option", "blok_size=4")
     assert (result.exit_code, result.stdout) == (1, "")

@@ -11,7 +11,13 @@ from paceline.config.layout import LAYOUT, json_schema
 def test_every_field_has_one_place_in_the_file():
     fields = [field for keys in LAYOUT.values() for field in keys.values()]
 
-    assert sorted(fields) == sorted(EngineConfig.model_fields)
+    assert sorted([*fields, "plugin_policy"]) == sorted(EngineConfig.model_fields)
+
+
+def test_the_plugin_policy_has_no_place_in_the_file(refusal):
+    assert "; it is given with --plugin-policy or PACELINE_PLUGIN_POLICY, or is paceline-plugins.toml in" in refusal(
+        "plugins:\n  plugin_policy: p.toml\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "engine:\n", "{}", "cache: {}\nplugins:\n"])

@@ -9,7 +9,7 @@ from paceline.config.errors import ConfigError
 from paceline.config.sources import resolve
 
 WHOLE = """\
-model: {name: m, tokenizer: t, revision: r, trust_remote_code: false, dtype: half}
+model: {name: m, tokenizer: t, revision: r, trust_remote_code: false, dtype: half, quantization: int8}
 engine:
   device: cpu
   numerics: exact
@@ -28,6 +28,7 @@ cache:
   eviction_policy_options: {d: 3}
 plugins:
   cache_identity: [tenant]
+  constraints: [grammars]
   observers:
   - name: log
     options: {path: x}
@@ -57,6 +58,7 @@ def test_a_file_can_say_everything(resolved):
         tokenizer="t",
         revision="r",
         dtype="float16",
+        quantization="int8",
         device="cpu",
         numerics="exact",
         max_model_len=64,
@@ -75,10 +77,11 @@ def test_a_file_can_say_everything(resolved):
         eviction_policy="e",
         eviction_policy_options={"d": 3},
         cache_identity=["tenant"],
+        constraints=["grammars"],
         observers=[{"name": "log", "options": {"path": "x"}}],
     )
     left = {name for name, origin in origins(result).items() if origin == "default"}
-    assert left == {"kv_cache_memory_bytes"}
+    assert left == {"kv_cache_memory_bytes", "plugin_policy"}
 
 
 @pytest.mark.parametrize(
@@ -261,3 +264,23 @@ def test_values_that_do_not_fit_together_are_refused_with_their_places(refusal):
 
 def test_arguments_of_the_command_line_are_refused_by_the_table(refusal):
     assert "an engine drives one device" in refusal(tensor_parallel_size=2)
+
+
+@pytest.mark.parametrize(
+    ("nearby", "variable", "option", "value", "origin"),
+    [
+        (False, "", None, None, "default"),
+        (True, "", None, "paceline-plugins.toml", "the working directory"),
+        (True, "12", None, "12", "environment variable PACELINE_PLUGIN_POLICY"),
+        (True, "a.toml", "b.toml", "b.toml", "command line"),
+    ],
+)
+def test_the_plugin_policy_comes_from_option_variable_or_working_directory(
+    resolved, folder: Path, nearby, variable, option, value, origin
+):
+    if nearby:
+        (folder / "paceline-plugins.toml").touch()
+    given = {} if option is None else {"plugin_policy": Path(option)}
+    result = resolved("", {"PACELINE_PLUGIN_POLICY": variable}, **given)
+    assert result.config.plugin_policy == value
+    assert str(result.origins.get("plugin_policy", "default")) == origin

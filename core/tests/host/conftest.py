@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from paceline.host.discovery import discover
+from paceline.host.lock_file import lock_text
+from paceline.host.locking import lock_plugins
+from paceline.host.policy_file import PluginPolicy, policy_in_force
 
 PROPOSER = """
 from pydantic import BaseModel, Field
@@ -51,13 +56,15 @@ class Site:
     def add(
         self, distribution: str, entry_points: dict[str, str], modules: dict[str, str], version: str = "1.0"
     ) -> Path:
-        """Install ``distribution``; ``modules`` maps names to source text."""
+        """Install ``distribution``; ``modules`` maps names, such as ``mod`` or ``package/mod``, to source text."""
         info = self.metadata(distribution, entry_points, version)
         for name, source in modules.items():
-            (self.folder / f"{name}.py").write_text(textwrap.dedent(source))
-        records = [f"{name}.py,," for name in modules] + [f"{info.name}/{file},," for file in ("METADATA", "RECORD")]
-        (info / "RECORD").write_text("\n".join(records) + "\n")
-        self.modules |= set(modules)
+            path = self.folder / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(textwrap.dedent(source))
+        own = [f"{info.name}/{file},," for file in ("METADATA", "RECORD", "entry_points.txt")]
+        (info / "RECORD").write_text("\n".join([*(f"{name}.py,," for name in modules), *own]) + "\n")
+        self.modules |= {name.replace("/", ".").removesuffix(".__init__") for name in modules}
         return info
 
     def metadata(self, distribution: str, entry_points: dict[str, str], version: str = "1.0") -> Path:
@@ -82,6 +89,41 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     yield site
     for name in site.modules:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, without a policy of the caller's."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PACELINE_PLUGIN_POLICY", raising=False)
+    return folder
+
+
+@pytest.fixture
+def policy(work: Path) -> Callable[[str], PluginPolicy]:
+    """``text -> PluginPolicy``: writes ``paceline-plugins.toml`` and reads what is in force."""
+
+    def write(text: str) -> PluginPolicy:
+        (work / "paceline-plugins.toml").write_text(text)
+        return policy_in_force()
+
+    return write
+
+
+@pytest.fixture
+def lock(site: Site, policy: Callable[[str], PluginPolicy], work: Path) -> Callable[..., PluginPolicy]:
+    """``(*names) -> PluginPolicy`` in mode ``locked``, with a lock of these plugins as they are."""
+
+    def write(*names: str) -> PluginPolicy:
+        locked = lock_plugins(discover(site.path), names, PluginPolicy())
+        (work / "paceline.lock").write_text(lock_text(locked))
+        for name in site.modules:
+            sys.modules.pop(name, None)
+        return policy('mode = "locked"\n')
+
+    return write
 
 
 @pytest.fixture

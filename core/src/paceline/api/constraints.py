@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.api.errors import PacelineError
 from paceline.api.facts import TargetFacts
 from paceline.api.proposers import ReleaseReason
 from paceline.api.specs import Spec
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "ConstrainedRequest",

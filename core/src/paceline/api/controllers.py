@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from paceline.api.drafts import Drafts
 from paceline.api.facts import TargetFacts
 from paceline.api.specs import Spec
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "ControllerCapabilities",
@@ -90,6 +92,8 @@ class SpeculationController(ABC):
 
     def trim(self, drafts: Drafts, state: EngineState) -> np.ndarray:
         """int64 ``[requests of the drafts]``: how many of each row's nodes to keep, counted from the first."""
+        import numpy as np
+
         return np.asarray(drafts.lengths)
 
     def observe(self, outcome: StepOutcome) -> None:  # noqa: B027

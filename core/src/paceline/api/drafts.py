@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["Choose", "Drafts"]
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    import numpy as np
+
     width = max((len(row) for row in rows), default=0)
     out = np.full((len(rows), width), -1, dtype=np.int64)
     for index, row in enumerate(rows):
@@ -43,6 +46,8 @@ class Drafts:
     @classmethod
     def from_lists(cls, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]] | None = None) -> Drafts:
         """Build drafts from one list of tokens (and, for trees, of parents) per request."""
+        import numpy as np
+
         lengths = np.array([len(row) for row in tokens], dtype=np.int64)
         return cls(tokens=_padded(tokens), lengths=lengths, parents=None if parents is None else _padded(parents))
 

@@ -18,13 +18,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.api.drafts import Choose, Drafts
 from paceline.api.facts import SamplingFacts, TargetFacts
 from paceline.api.specs import Spec
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "Attend",

@@ -18,6 +18,7 @@ _OWN_QUANTISATION = "the checkpoint's own configuration says how it is quantised
 _OWN_CONFIG = "the checkpoint's configuration is taken as it is; edit its config.json instead"
 _NO_KV_TRANSFER = "KV is not handed between engines"
 _NO_TRACES = "requests are not traced; an observer plugin sees their events"
+_ENFORCER = "the plugin named in `constraints` enforces structured outputs, such as `llguidance`"
 _PLUGINS = "extensions come as plugins; see `paceline plugins list`"
 
 _MODEL = (
@@ -37,7 +38,7 @@ _MODEL = (
     refused("download_dir", "downloads go where the environment variable HF_HOME says"),
     refused("rope_scaling", _OWN_CONFIG, {}),
     refused("rope_theta", _OWN_CONFIG),
-    refused("quantization", _OWN_QUANTISATION),
+    honoured("quantization", "`quantization`: `int8` on the CPU; else the checkpoint says how it is quantised"),
     refused("quantization_param_path", _OWN_QUANTISATION),
     accepted("load_format", "the format is seen from the files", "auto", "safetensors", "gguf"),
     accepted("config_format", "configurations are transformers' own", "auto", "hf"),
@@ -163,9 +164,9 @@ _LOGS = (
     accepted("enable_mfu_metrics", _NO_TRACES, False),
 )
 _CONSTRAINTS = (
-    accepted("guided_decoding_backend", "one library compiles all constraints", "auto"),
-    accepted("guided_decoding_disable_fallback", "one library compiles all constraints"),
-    accepted("structured_outputs_config", "one library compiles all constraints", {}, {"backend": "auto"}),
+    accepted("guided_decoding_backend", _ENFORCER, "auto"),
+    accepted("guided_decoding_disable_fallback", "nothing falls back from one library to another"),
+    accepted("structured_outputs_config", _ENFORCER, {}, {"backend": "auto"}),
     refused("reasoning_parser", "text is given as the model wrote it", ""),
 )
 _SPECULATION = (

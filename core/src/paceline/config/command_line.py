@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import typer
 
 from paceline.api.errors import PacelineError
-from paceline.config.environment import read_value
+from paceline.config.values import read_value
 
 __all__ = ["EXIT_FAILED", "EXIT_INTERRUPTED", "Numerics", "clean_exit", "key_values", "parsed"]
 

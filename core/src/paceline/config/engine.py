@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -42,11 +43,16 @@ def _without_none(name: object) -> object:
     return None if name == "none" else name
 
 
+def _path_text(path: object) -> object:
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+
 PluginChoices = tuple[
     Annotated[PluginChoice, BeforeValidator(_as_choice, json_schema_input_type=str | PluginChoice)], ...
 ]
 DtypeName = Literal["auto", "float32", "float16", "bfloat16"]
 Dtype = Annotated[DtypeName, BeforeValidator(_dtype_name, json_schema_input_type=DtypeName | Literal["half", "float"])]
+PolicyPath = Annotated[str | None, BeforeValidator(_path_text)]
 ProposerName = Annotated[Annotated[str, Field(min_length=1)] | None, BeforeValidator(_without_none)]
 
 
@@ -59,6 +65,7 @@ class EngineConfig(CheckedModel):
         revision: Branch, tag or commit on the hub.
         trust_remote_code: Whether code that comes with the model may run.
         dtype: Dtype of the weights; ``"auto"`` = the checkpoint's own, float32 on CPU.
+        quantization: ``"int8"`` = weights of 8 bits with a scale for each output, on the CPU; ``None`` = as they are.
         device: Device string; ``"auto"`` = CUDA where there is one.
         numerics: ``"fast"``, or ``"exact"`` for results that no batch, chunking or cache hit changes by a bit.
         max_model_len: Longest sequence in tokens; ``None`` = the model's.
@@ -79,7 +86,9 @@ class EngineConfig(CheckedModel):
         cache_identity: Contributors to the cache identity: names, or mappings of ``name`` and ``options``.
         controller: Name of the speculation controller.
         controller_options: Its options.
+        constraints: Constraints that requests may ask for: names, or mappings of ``name`` and ``options``.
         observers: Observers: names, or mappings of ``name`` and ``options``.
+        plugin_policy: File that says which plugins may run; ``None`` = found by ``host.policy_file.policy_in_force``.
     """
 
     owner = "engine configuration"
@@ -90,6 +99,7 @@ class EngineConfig(CheckedModel):
     revision: str | None = None
     trust_remote_code: bool = False
     dtype: Dtype = "auto"
+    quantization: Literal["int8"] | None = None
     device: str = "auto"
     numerics: Literal["fast", "exact"] = "fast"
     max_model_len: int | None = Field(default=None, ge=1)
@@ -110,7 +120,9 @@ class EngineConfig(CheckedModel):
     cache_identity: PluginChoices = ()
     controller: str = Field(default="fixed", min_length=1)
     controller_options: dict[str, Any] = Field(default_factory=dict)
+    constraints: PluginChoices = ()
     observers: PluginChoices = ()
+    plugin_policy: PolicyPath = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> EngineConfig:
@@ -127,8 +139,8 @@ class EngineConfig(CheckedModel):
         return self
 
     def _refuse_repeats(self) -> None:
-        for option, choices in (("cache_identity", self.cache_identity), ("observers", self.observers)):
-            names = [choice.name for choice in choices]
+        for option in ("cache_identity", "constraints", "observers"):
+            names = [choice.name for choice in getattr(self, option)]
             repeated = next((name for name in names if names.count(name) > 1), None)
             if repeated is not None:
                 raise ValueError(f'{option} names "{repeated}" twice; name each plugin once')
@@ -140,6 +152,7 @@ class EngineConfig(CheckedModel):
             Selection("controller", self.controller, self.controller_options),
         ]
         named += [Selection("cache_identity", choice.name, choice.options) for choice in self.cache_identity]
+        named += [Selection("constraint", choice.name, choice.options) for choice in self.constraints]
         named += [Selection("observer", choice.name, choice.options) for choice in self.observers]
         if self.proposer is not None:
             named.append(Selection("proposer", self.proposer, self.proposer_options))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
-from typing import Any
 
 from paceline.config.engine import EngineConfig
 from paceline.config.errors import ConfigError
 from paceline.config.layer import Layer, Origin, Source
+from paceline.config.values import read_value
 
-__all__ = ["CONFIG_VARIABLE", "read_environment", "read_value"]
+__all__ = ["CONFIG_VARIABLE", "read_environment"]
 
 PREFIX = "PACELINE_"
 CONFIG_VARIABLE = "PACELINE_CONFIG"
@@ -36,14 +35,6 @@ def read_environment(environ: Mapping[str, str]) -> Layer:
             layer.values[name] = text if name in _TEXT_FIELDS else read_value(text)
             layer.origins[name] = Origin(Source.ENVIRONMENT, variable, name)
     return layer
-
-
-def read_value(text: str) -> Any:
-    """A value written as JSON where it is JSON, else as text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _refuse_misspelling(variable: str) -> None:

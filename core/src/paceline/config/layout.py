@@ -9,14 +9,17 @@ from typing import Any
 
 from paceline.config.engine import EngineConfig
 from paceline.config.keywords import ROWS, nearest_argument
+from paceline.host.policy_file import POLICY_NAME, POLICY_VARIABLE
 
 __all__ = ["DEFAULT_MODEL", "LAYOUT", "json_schema", "misplaced"]
 
 DEFAULT_MODEL = "demo"
 
-# section -> key -> field. Keys are named like the fields, but for two that the section already names.
+# section -> key -> field. Keys are named like the fields, but for two that the section already names. Only the plugin
+# policy has no place here: it is a file of its own, which whoever answers for the plugins may keep apart.
 LAYOUT: dict[str, dict[str, str]] = {
-    "model": {"name": "model"} | {name: name for name in ("tokenizer", "revision", "trust_remote_code", "dtype")},
+    "model": {"name": "model"}
+    | {name: name for name in ("tokenizer", "revision", "trust_remote_code", "dtype", "quantization")},
     "engine": {
         name: name
         for name in (
@@ -48,7 +51,7 @@ LAYOUT: dict[str, dict[str, str]] = {
             "eviction_policy_options",
         )
     },
-    "plugins": {name: name for name in ("cache_identity", "observers")},
+    "plugins": {name: name for name in ("cache_identity", "constraints", "observers")},
 }
 _PATHS = {field: (section, key) for section, keys in LAYOUT.items() for key, field in keys.items()}
 
@@ -60,6 +63,8 @@ def misplaced(section: str, key: str) -> str:
     home = next((path for field, path in _PATHS.items() if key in (field, path[1])), None)
     if home is not None:
         return f"; it belongs under {'.'.join(home)}"
+    if key == "plugin_policy":
+        return f"; it is given with --plugin-policy or {POLICY_VARIABLE}, or is {POLICY_NAME} in the working directory"
     near = difflib.get_close_matches(key, LAYOUT[section], n=1)
     if near:
         return f'; did you mean "{near[0]}"?'

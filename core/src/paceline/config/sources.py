@@ -16,6 +16,7 @@ from paceline.config.file import read_file
 from paceline.config.keywords import engine_fields
 from paceline.config.layer import DEFAULT, Layer, Origin, Source, checked
 from paceline.config.layout import DEFAULT_MODEL
+from paceline.host.policy_file import POLICY_NAME
 
 __all__ = ["FILE_NAME", "Resolved", "resolve"]
 
@@ -78,8 +79,15 @@ def resolve(
     if named is None:
         _refuse_trust(from_file)
     layers = (from_file, checked(read_environment(variables)), checked(_command_line(command_line)))
-    values, origins = _merged(layers)
+    values, origins = _merged((_policy_nearby(), *layers))
     return Resolved(_built(values, origins), found, origins)
+
+
+def _policy_nearby() -> Layer:
+    if not os.path.lexists(POLICY_NAME):
+        return Layer()
+    place = Origin(Source.FILE, "the working directory", "plugin_policy")
+    return Layer({"plugin_policy": POLICY_NAME}, {"plugin_policy": place})
 
 
 def _command_line(arguments: Mapping[str, Any]) -> Layer:

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import entrypoints
-from packaging.utils import canonicalize_name
 
 from paceline.api.hooks import ENTRY_POINT_GROUP
+from paceline.host.names import canonical_name
 
 __all__ = ["InstalledPlugin", "discover"]
 
@@ -92,16 +92,17 @@ def _plugins_of_file(path: str) -> Iterator[InstalledPlugin]:
     except _UNREADABLE as error:
         yield _unreadable(*_identity_of(info), info, error)
     else:
-        if config.has_section(ENTRY_POINT_GROUP):
+        if config is not None and config.has_section(ENTRY_POINT_GROUP):
             yield from _plugins_of_config(config, *_identity_of(info), info)
 
 
-def _config_of(path: str) -> configparser.ConfigParser:
-    config: configparser.ConfigParser = entrypoints.CaseSensitiveConfigParser(delimiters=("=",))
+def _config_of(path: str) -> configparser.ConfigParser | None:
     with open(path, "rb") as file:
         content = file.read()
-    if ENTRY_POINT_GROUP.encode() in content:  # most files are not ours, and parsing is what takes time
-        config.read_string(content.decode("utf-8"))
+    if ENTRY_POINT_GROUP.encode() not in content:  # most files are not ours, and parsing is what takes time
+        return None
+    config: configparser.ConfigParser = entrypoints.CaseSensitiveConfigParser(delimiters=("=",))
+    config.read_string(content.decode("utf-8"))
     return config
 
 
@@ -113,7 +114,7 @@ def _plugins_of_archive(place: str) -> Iterator[InstalledPlugin]:
         return
     for config, distro in records:
         if config.has_section(ENTRY_POINT_GROUP):
-            yield from _plugins_of_config(config, canonicalize_name(distro.name), distro.version or "unknown", place)
+            yield from _plugins_of_config(config, canonical_name(distro.name), distro.version or "unknown", place)
 
 
 def _plugins_of_config(
@@ -155,12 +156,12 @@ def _unreadable(distribution: str, version: str, location: str, error: Exception
 def _identity_of(info: str) -> tuple[str, str]:
     name, version = _split_stem(os.path.basename(info))
     headers = _headers_of(info)
-    return canonicalize_name(headers.get("name", name)), headers.get("version", version)
+    return canonical_name(headers.get("name", name)), headers.get("version", version)
 
 
 def _split_stem(filename: str) -> tuple[str, str]:
     distro = entrypoints.Distribution.from_name_version(os.path.splitext(filename)[0])
-    return canonicalize_name(distro.name), (distro.version or "unknown").partition("-")[0]
+    return canonical_name(distro.name), (distro.version or "unknown").partition("-")[0]
 
 
 def _headers_of(info: str) -> dict[str, str]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.api import (
+    Command,
+    CommandCapabilities,
+    Constraint,
+    ConstraintCapabilities,
     ControllerCapabilities,
     EvictionCapabilities,
     EvictionPolicy,
@@ -56,7 +60,9 @@ _ALL = (
         SpeculationController,
     ),
     Kind("proposer", "proposer", "paceline_proposers", ProposerCapabilities, Proposer),
+    Kind("constraint", "constraint", "paceline_constraints", ConstraintCapabilities, Constraint),
     Kind("observer", "observer", "paceline_observers", ObserverCapabilities, Observer),
+    Kind("command", "command", "paceline_commands", CommandCapabilities, Command),
 )
 
 KINDS = {kind.name: kind for kind in _ALL}

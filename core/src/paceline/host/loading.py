@@ -1,12 +1,12 @@
 """From the configured names to plugins that are ready to build.
 
 The stages, each with an error of its own: discover, policy, import, register and check signatures, API range, needs,
-options; then, by the engine, describe and build.
+options; then, by the engine, describe and build. Every name has passed the policy before the first import.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +20,16 @@ from paceline.host.boundary import plugin_boundary
 from paceline.host.checks import check_capabilities, check_object, check_spec
 from paceline.host.discovery import InstalledPlugin, discover
 from paceline.host.errors import PluginNotFoundError, PluginOptionsError
+from paceline.host.gate import admit
 from paceline.host.kinds import KINDS, Kind
+from paceline.host.locking import admitted_declarations
 from paceline.host.negotiation import check_api_range, check_needs
 from paceline.host.options import validate_options
-from paceline.host.policy import resolve
-from paceline.host.registration import Declaration, declarations
+from paceline.host.policy_file import PluginPolicy, policy_in_force
+from paceline.host.registration import Declaration
 from paceline.host.selection import Selection
 
-__all__ = ["Loaded", "LoadedPlugins", "load"]
+__all__ = ["Loaded", "LoadedPlugins", "load", "load_one"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ def load(
     api_version: str = API_VERSION,
     offers: Collection[str] = (),
     search_path: Sequence[str] | None = None,
+    policy: PluginPolicy | None = None,
 ) -> LoadedPlugins:
     """Load what the configuration names, and import nothing else.
 
@@ -125,17 +128,37 @@ def load(
         api_version: The version of ``paceline.api`` that the core has.
         offers: Capabilities that the engine gives, for ``Spec.needs``.
         search_path: Where to look for metadata; ``sys.path`` unless given.
+        policy: What may run; what ``policy_in_force`` finds unless given.
 
     Raises:
         PluginError: a subclass for each stage; nothing is loaded then.
     """
+    rules = policy or policy_in_force()
     installed = discover(search_path)
     ordered = sorted(selections, key=lambda selection: (list(KINDS).index(selection.kind), selection.name))
-    permitted = [(selection, resolve(installed, selection.name, _label(selection))) for selection in ordered]
-    declared = {plugin: declarations(plugin) for plugin in dict.fromkeys(plugin for _, plugin in permitted)}
+    permitted = [(selection, admit(installed, selection.name, rules, _label(selection))[0]) for selection in ordered]
+    declared = {
+        plugin: admitted_declarations(plugin, rules) for plugin in dict.fromkeys(plugin for _, plugin in permitted)
+    }
     return LoadedPlugins(
         tuple(_ready(selection, plugin, declared[plugin], api_version, offers) for selection, plugin in permitted)
     )
+
+
+def load_one(selection: Selection, read_options: Callable[[Spec[Any, Any, Any]], Mapping[str, Any]]) -> Loaded:
+    """Load one plugin whose options can be read only once its spec is known.
+
+    Args:
+        selection: What is named; its own options are not used.
+        read_options: ``spec -> options``.
+
+    Raises:
+        PluginError: a subclass for each stage.
+    """
+    policy = policy_in_force()
+    plugin, _ = admit(discover(None), selection.name, policy, _label(selection))
+    spec = _usable_spec(selection, plugin, admitted_declarations(plugin, policy), API_VERSION, ())
+    return _configured(selection, plugin, spec, read_options(spec))
 
 
 def _label(selection: Selection) -> str:
@@ -149,15 +172,33 @@ def _ready(
     api_version: str,
     offers: Collection[str],
 ) -> Loaded:
+    spec = _usable_spec(selection, plugin, declared, api_version, offers)
+    return _configured(selection, plugin, spec, selection.options)
+
+
+def _usable_spec(
+    selection: Selection,
+    plugin: InstalledPlugin,
+    declared: Sequence[Declaration],
+    api_version: str,
+    offers: Collection[str],
+) -> Spec[Any, Any, Any]:
     kind = KINDS[selection.kind]
     spec = _spec_named(selection, plugin, declared)
     check_api_range(plugin, spec.requires_api, api_version)
     check_spec(plugin, kind, spec)
     check_needs(plugin, kind.label, spec.needs, offers)
+    return spec
+
+
+def _configured(
+    selection: Selection, plugin: InstalledPlugin, spec: Spec[Any, Any, Any], options: Mapping[str, Any]
+) -> Loaded:
+    kind = KINDS[selection.kind]
     with plugin_boundary(plugin, "options"):
         owner = f'{kind.label} "{spec.name}"'
-        options = validate_options(spec.options, selection.options, owner=owner, error_class=PluginOptionsError)
-    return Loaded(kind, plugin, spec, options)
+        valid = validate_options(spec.options, options, owner=owner, error_class=PluginOptionsError)
+    return Loaded(kind, plugin, spec, valid)
 
 
 def _spec_named(selection: Selection, plugin: InstalledPlugin, declared: Sequence[Declaration]) -> Spec[Any, Any, Any]:

@@ -9,7 +9,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from paceline.host.discovery import InstalledPlugin
 from paceline.host.errors import PluginApiError, PluginNeedError
 
-__all__ = ["check_api_range", "check_needs"]
+__all__ = ["check_api_range", "check_needs", "fits"]
 
 
 def check_api_range(plugin: InstalledPlugin, requires_api: object, api_version: str) -> None:
@@ -34,6 +34,12 @@ def check_api_range(plugin: InstalledPlugin, requires_api: object, api_version: 
             f'{plugin} needs paceline.api "{requires_api}", this core has {api_version}; install a release of '
             f"{plugin.distribution} made for {api_version}, or a paceline-core that fits"
         )
+
+
+def fits(requires_api: object, api_version: str) -> bool:
+    """Whether ``requires_api`` is a range that holds ``api_version``."""
+    accepted = _range_of(requires_api)
+    return accepted is not None and accepted.contains(api_version, prereleases=True)
 
 
 def _range_of(requires_api: object) -> SpecifierSet | None:

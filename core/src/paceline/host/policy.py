@@ -1,4 +1,4 @@
-"""Which installed plugins may be imported: those that the configuration names, and no other."""
+"""Which installed plugin a configured name means. What no configuration names is never imported."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.utils import canonicalize_name
+from paceline.host.names import canonical_name
 
 __all__ = ["Address", "Selection"]
 
@@ -30,7 +30,7 @@ class Address:
         """Take ``name`` apart."""
         distribution, slash, rest = name.rpartition("/")
         entry_point, _, spec = rest.partition(":")
-        return cls(canonicalize_name(distribution) if slash else "", entry_point, spec or entry_point)
+        return cls(canonical_name(distribution) if slash else "", entry_point, spec or entry_point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Selection:
     """One plugin that the configuration names.
 
     Attributes:
-        kind: ``proposer``, ``eviction_policy``, ``cache_identity``, ``controller`` or ``observer``.
+        kind: The name of a ``Kind``, such as ``proposer``.
         name: ``entry_point``, ``entry_point:spec`` where a plugin declares several, and with
             ``distribution/`` before it where several distributions use one name.
         options: The user's options for it, not yet validated.
