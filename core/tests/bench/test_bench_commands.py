@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from paceline.bench.engines import TransformersEngine
+from paceline.bench.lineup import Contest, load_baseline
+from paceline.bench.quality import divergences
 from paceline.bench.records import Run
 from paceline.cli import app
+from paceline.ops.packed_linear import PackedLinear
 
 NGRAM = "ngram num_speculative_tokens=3 max_match=4"
 
@@ -187,3 +192,67 @@ def test_errors_are_one_line(tiny_chat: str) -> None:
     assert result.exit_code == 1
     assert "PACELINE-E101" in result.output and "block_size" in result.output
     assert "Traceback" not in result.output
+
+
+def test_variants_are_engines_with_other_settings(tiny_chat: str, prompts: str, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    arguments = (
+        "--batch",
+        "1",
+        "--rounds",
+        "1",
+        "--warmup",
+        "0",
+        "--max-tokens",
+        "2",
+        "--lookup-tokens",
+        "0",
+        "--mixed",
+    )
+    variants = ("--variant", "quantization=int8 block_size=8")
+    saved = succeeded(
+        bench("compare", "-m", tiny_chat, "--prompts", prompts, *arguments, *variants, "-o", str(file)), file
+    )
+    assert [row["engine"] for row in saved["rows"]] == [
+        "transformers",
+        "paceline",
+        "paceline + quantization=int8 block_size=8",
+    ]
+    facts = saved["environment"]["paceline"]["paceline + quantization=int8 block_size=8"]
+    assert (facts["configuration"]["quantization"], facts["kv"]["block_size"]) == ("int8", 8)
+    assert saved["environment"]["paceline"]["paceline"]["configuration"]["quantization"] is None
+
+
+def test_first_token(tiny_chat: str, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    result = bench("first-token", "-m", tiny_chat, "--prompt-tokens", "600", "--rounds", "2", "-o", str(file))
+    saved = succeeded(result, file)
+    assert saved["num_prompt_tokens"] == 600
+    assert saved["times_s"].keys() == {"transformers", "cold", "warm"}
+    assert 0 < saved["times_s"]["warm"]["median"] < saved["times_s"]["cold"]["median"]
+    assert saved["warm_speedup"]["min"] <= saved["warm_speedup"]["median"] <= saved["warm_speedup"]["max"]
+    assert "600 prompt tokens" in result.output
+
+
+def test_quality(tiny_chat: str, prompts: str, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    arguments = ("--num-prompts", "2", "--answer-tokens", "5", "--prompts", prompts)
+    result = bench("quality", "-m", tiny_chat, *arguments, "-o", str(file))
+    saved = succeeded(result, file)
+    assert saved["num_tokens"] == 10
+    assert 0 < saved["mean_kl"] <= saved["largest_kl"] < 1
+    assert 0 <= saved["top1_agreement"] <= 1 and 0 <= saved["same_greedy_tokens"] <= 5
+    assert "KL divergence over 10 tokens" in result.output
+
+
+def test_the_divergence_is_that_of_the_definition() -> None:
+    logits, others = torch.tensor([[0.0, 0.0], [1.0, 1.0]]), torch.tensor([[0.0, math.log(3)], [5.0, 5.0]])
+    wanted = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
+    assert divergences(logits, others).tolist() == pytest.approx([wanted, 0.0])
+
+
+def test_transformers_runs_on_weights_of_its_own(tiny_chat: str) -> None:
+    """The base of every ratio must not run on the kernels that it is compared with."""
+    baseline = load_baseline(Contest(tiny_chat, [], {}, "fast", True))
+    assert baseline.loaded.native is None
+    assert not any(isinstance(module, PackedLinear) for module in baseline.loaded.model.modules())

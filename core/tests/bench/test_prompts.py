@@ -60,3 +60,9 @@ def test_kinds_stay_apart() -> None:
 def test_mixed_prompts_alternate_between_kinds() -> None:
     assert by_kind(PROMPTS, encode, most_per_kind=2, mixed=True) == {"mixed": [[1], [2], [3]]}
     assert mixed_texts(PROMPTS) == ["1", "2", "3", "4"]
+
+
+def test_other_line_separators_end_no_line(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"turns": ["one\u2028two"]}\n{"turns": ["three"]}\n', encoding="utf-8")
+    assert [prompt.text for prompt in read_prompts(file)] == ["one\u2028two", "three"]

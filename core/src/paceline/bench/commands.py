@@ -155,6 +155,35 @@ def first_token_command(
         print_first_token(report_console(), result)
 
 
+@app.command("quality")
+def quality_command(
+    model: Model = "demo",
+    quantization: Annotated[str, typer.Option(help="What is measured.")] = "int8",
+    num_prompts: Annotated[int, typer.Option(min=1, help="Prompts, mixed over the kinds.")] = 16,
+    answer_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 64,
+    prompts: PromptsFile = None,
+    output: Output = None,
+) -> None:
+    """Measure what a quantisation costs: KL divergence from the weights as they are, and how greedy answers differ.
+
+    Example:
+
+      paceline bench quality --quantization int8
+    """
+    with clean_exit():
+        _check_output(output)
+        from paceline.bench.progress import bench_progress
+        from paceline.bench.prompts import mixed_texts
+        from paceline.bench.quality import quality
+        from paceline.bench.tables import print_quality, report_console
+
+        texts = mixed_texts(_prompts(prompts))[:num_prompts]
+        with bench_progress() as progress:
+            result = quality(model, quantization, texts, answer_tokens, progress)
+        _write(output, result.to_json())
+        print_quality(report_console(), result)
+
+
 def _contest(
     model: str,
     proposers: Sequence[str] | None,

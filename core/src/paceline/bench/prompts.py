@@ -42,7 +42,7 @@ def read_prompts(file: Path) -> list[BenchPrompt]:
         PromptFileError: naming the file, the line and what is wrong with it.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise PromptFileError(f'"{file}" cannot be read: {error}') from error
     prompts = [_prompt(line, f'"{file}", line {number}') for number, line in enumerate(lines, 1) if line.strip()]

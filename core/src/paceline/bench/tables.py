@@ -14,10 +14,11 @@ from paceline.bench.compare import Comparison
 from paceline.bench.differences import Difference
 from paceline.bench.first_token import FirstToken
 from paceline.bench.outputs import Disagreement
+from paceline.bench.quality import Quality
 from paceline.bench.report import Row
 from paceline.bench.stats import Spread
 
-__all__ = ["print_agreement", "print_comparison", "print_first_token", "report_console", "spread_text"]
+__all__ = ["print_agreement", "print_comparison", "print_first_token", "print_quality", "report_console", "spread_text"]
 
 _WIDTH_OF_FILES = 320
 _DIFFERENCES_TITLE = "First differences; the gap is that of the best two scores there"
@@ -64,6 +65,15 @@ def print_first_token(console: Console, result: FirstToken) -> None:
         base, ratio = ratios.get(name, ("", None))
         table.add_row(name, spread_text(times, 1e3), f"{spread_text(ratio, digits=2)} {base}".strip() if ratio else "")
     console.print(table)
+
+
+def print_quality(console: Console, result: Quality) -> None:
+    """The figures, one per line."""
+    console.print(
+        f"KL divergence over {result.num_tokens} tokens: {result.mean_kl:.5f} nats, at most {result.largest_kl:.4f}"
+    )
+    console.print(f"same best token at {result.top1_agreement:.2%} of the positions")
+    console.print(f"greedy answers share their first {result.same_greedy_tokens:.1f} of {result.answer_tokens} tokens")
 
 
 def _rows_table(kind: str, rows: Sequence[Row]) -> Table:
