@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from paceline import LLM, RequestOutput, SamplingParams
 from paceline.engine.outputs import CompletionOutput
 from paceline.sampling.noise import derive_seed
 
 NUM_TOKENS = 24
+HEAD = "a folder that the test makes"
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,9 @@ def _with_truth(**extra: Any) -> Callable[[list[list[int]]], dict[str, Any]]:
 PROPOSERS = {
     "ngram": Proposer("ngram", lambda truth: {}, accepts="any"),
     "draft_model": Proposer("draft_model", lambda truth: {"model": "target"}, 3, "all"),
+    "own_layer": Proposer("draft_model", lambda truth: {"model": "target", "layers": [0]}, 3, "any"),
+    "eagle_chain": Proposer("eagle", lambda truth: {"model": HEAD}, 3, "any"),
+    "eagle_tree": Proposer("eagle", lambda truth: {"model": HEAD, "shape": "tree", "top_k": 3, "depth": 3}, 7, "any"),
     "random": Proposer("probes:random", lambda truth: {"seed": 1}, accepts="any"),
     "always_wrong": Proposer("probes:wrong", _with_truth(), accepts="none"),
     "always_right": Proposer("probes:oracle", _with_truth(), accepts="all"),
@@ -128,6 +135,46 @@ def model(tiny: Callable[..., str], worded: Callable[[str], str], probes: None) 
     return worded(tiny())
 
 
+@pytest.fixture(scope="session")
+def eagle_head(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random EAGLE-3 head for the tiny model, which drafts 200 of its 512 ids."""
+    random = torch.Generator().manual_seed(3)
+    hidden, vocab, drafted = 64, 512, 200
+    shapes = {
+        "fc.weight": (hidden, 3 * hidden),
+        "lm_head.weight": (drafted, hidden),
+        **{
+            f"midlayer.self_attn.{name}_proj.weight": (width, 2 * hidden)
+            for name, width in zip("qkv", (64, 32, 32), strict=True)
+        },
+        "midlayer.self_attn.o_proj.weight": (hidden, 64),
+        **{f"midlayer.mlp.{name}_proj.weight": (128, hidden) for name in ("gate", "up")},
+        "midlayer.mlp.down_proj.weight": (hidden, 128),
+    }
+    tensors = {name: torch.randn(shape, generator=random) / shape[1] ** 0.5 for name, shape in shapes.items()}
+    norms = ("norm", "midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm")
+    tensors |= {f"{name}.weight": torch.ones(hidden) for name in norms}
+    ids = torch.randperm(vocab, generator=random)[:drafted].sort().values
+    tensors |= {"d2t": ids - torch.arange(drafted), "t2d": torch.isin(torch.arange(vocab), ids)}
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": vocab,
+        "draft_vocab_size": drafted,
+        "eagle_aux_hidden_state_layer_ids": [0, 1, 1],
+    }
+    folder = tmp_path_factory.mktemp("head")
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    return str(folder)
+
+
 def generated(model: str, params: SamplingParams) -> list[RequestOutput]:
     """Without speculation, one prompt at a time."""
     options = {"max_model_len": 128, "enable_prefix_caching": False, "constraints": CONSTRAINTS}
@@ -166,7 +213,7 @@ def plain(model: str, sampling_params: Callable[[str], SamplingParams]) -> Calla
 
 
 @pytest.fixture
-def speculative(model: str, plain: Callable[[str], list[RequestOutput]]) -> Callable[..., LLM]:
+def speculative(model: str, eagle_head: str, plain: Callable[[str], list[RequestOutput]]) -> Callable[..., LLM]:
     """``(proposer, sampling, **settings) -> LLM`` with that proposer told the truth for that sampling."""
 
     def build(proposer: str, sampling: str, **settings: Any) -> LLM:
@@ -180,12 +227,16 @@ def speculative(model: str, plain: Callable[[str], list[RequestOutput]]) -> Call
             max_model_len=128,
             constraints=CONSTRAINTS,
             proposer=chosen.name,
-            proposer_options=chosen.options(truth),
+            proposer_options=_with_head(chosen.options(truth), eagle_head),
             num_speculative_tokens=chosen.num_speculative_tokens,
             **settings,
         )
 
     return build
+
+
+def _with_head(options: dict[str, Any], folder: str) -> dict[str, Any]:
+    return options | {"model": folder} if options.get("model") == HEAD else options
 
 
 def pairwise() -> Iterator[tuple[str, str, str]]:
