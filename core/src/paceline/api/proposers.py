@@ -354,6 +354,18 @@ class ProposerContext(Protocol):
     def logits(self, hidden: Any) -> Any:
         """Target logits float32 ``[n, vocab]`` of final hidden states ``[n, hidden]``, with its own scaling and cap."""
 
+    def linear(self, weight: Any, bias: Any = None) -> Any:
+        """The fastest linear layer that the engine has here, for weights of the proposer's own.
+
+        Args:
+            weight: ``[out, in]``, in the target's dtype and on its device; it may be copied into another layout, and is
+                not needed afterwards.
+            bias: ``[out]``, or ``None``.
+
+        Returns:
+            A ``torch.nn.Module``: ``[..., in] -> [..., out]``. For inference only.
+        """
+
     def load_model(self, path: str, kv_group: str, layers: Sequence[int] | None = None) -> PagedModel:
         """Load a causal LM whose KV lives in ``kv_group``.
 

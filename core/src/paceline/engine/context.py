@@ -21,6 +21,7 @@ from paceline.model.layers import with_layers
 from paceline.model.load_check import check_model
 from paceline.model.loading import LoadedModel
 from paceline.model.runner import ModelRunner
+from paceline.ops.packed_linear import packed_beside, plain_linear
 from paceline.ops.select import Ops
 
 __all__ = ["EngineContext"]
@@ -112,6 +113,14 @@ class EngineContext:
             first=first,
         )
         return DraftAttention(self._storage.layers(view.group), self._ops, batch)
+
+    @torch.inference_mode()
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.nn.Module:
+        """A linear layer as the target's own are."""
+        if self._target.native is not None and weight.dtype == torch.float32:
+            [packed] = packed_beside(self._target.native, [weight.detach()], [bias])
+            return packed
+        return plain_linear(weight, bias)
 
     def load_model(self, path: str, kv_group: str, layers: Sequence[int] | None = None) -> PagedModel:
         """A causal LM whose KV lives in ``kv_group``, or some of its layers.

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from paceline.native.library import PANEL, NativeLibrary, pack
 
-__all__ = ["PackedLinear", "packed_beside", "rounded"]
+__all__ = ["PackedLinear", "packed_beside", "plain_linear", "rounded"]
 
 _LARGEST = 127
 
@@ -50,6 +50,15 @@ class PackedLinear(nn.Module):
         if self.padded_scale is None:
             return self._library.matmul(rows, self.packed, self.padded_bias, self.out_features)
         return self._library.matmul_int8(rows, self.packed, self.padded_scale, self.padded_bias, self.out_features)
+
+
+def plain_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    """PyTorch's own layer on weights [out, in] that are there."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return linear
 
 
 def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -25,6 +25,7 @@ def build_proposer(options: EagleOptions, context: ProposerContext) -> EagleProp
         PluginError: if the head cannot be loaded or does not fit the target.
     """
     head = load_head(options.model, context.target)
+    head.use_linears(context.linear)
     runner = HeadRunner(head, context)
     coupled = options.sampling == "coupled"
     if options.shape == "chain":

@@ -128,6 +128,17 @@ class Head(nn.Module):  # type: ignore[misc]
         self.lm_head = None if self._is_eagle else nn.Linear(size, config.draft_vocab_size, bias=False)
         self.register_buffer("draft_to_target", draft_to_target, persistent=False)
 
+    def use_linears(self, make: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
+        """Replace the linear layers by others of the same weights, for inference.
+
+        Args:
+            make: ``(weight [out, in], bias [out] or None) -> module``.
+        """
+        for parent in list(self.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, nn.Linear):
+                    setattr(parent, name, make(child.weight, child.bias))
+
     def fuse(self, features: Sequence[Tensor]) -> Tensor:
         """Features of ``config.aux_layers``, ``[T, target hidden]`` each, to what ``forward`` takes as ``hidden``."""
         if self._is_eagle:

@@ -45,7 +45,7 @@ class HeadRunner:
     def clear_first_slots(self, view: KVView, requests: np.ndarray) -> None:
         """Write zeros into slot 0 of these requests: nobody reads it, but what lies in a block follows from its key."""
         config = self._head.config
-        dtype = self._head.fc.weight.dtype
+        dtype = getattr(torch, self._context.target.dtype)
         queries = torch.zeros(len(requests), config.num_heads, config.head_size, dtype=dtype, device=self._device)
         entries = queries[:, : config.num_kv_heads]
         attend = self._context.attention(view, row_request=requests, slots=np.zeros_like(requests))
