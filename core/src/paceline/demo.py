@@ -1,4 +1,4 @@
-"""The demo: one model, three ways to run it, the same tokens each time."""
+"""The demo: one model, four ways to run it, the same tokens each time."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ __all__ = ["run_demo"]
 
 _PROMPTS = (
     "Why is the sky blue? Answer in two sentences.",
+    "A baker sells 12 rolls in the morning and twice as many in the afternoon. How many rolls does she sell in all?",
     "Summarize in two sentences: The bicycle is a human-powered vehicle with two wheels attached to a frame, one "
     "behind the other. Bicycles were introduced in the 19th century in Europe. By the early 21st century, more than "
     "one billion were in existence. Bicycles are the principal means of transport in many regions, and they are a "
@@ -28,6 +29,7 @@ _PROMPTS = (
 _WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("no speculation", {}),
     ("n-gram", {"proposer": "ngram", "num_speculative_tokens": 5}),
+    ("EAGLE head", {"proposer": "eagle", "num_speculative_tokens": 2, "proposer_options": {"model": "demo"}}),
     (
         "draft model",
         {"proposer": "draft_model", "num_speculative_tokens": 3, "proposer_options": {"model": "target"}},
@@ -64,8 +66,9 @@ def run_demo(*, max_tokens: int, numerics: str) -> bool:
     same = all(run.tokens == runs[0].tokens for run in runs)
     console.print(f"All {len(runs)} emitted {'the same tokens' if same else 'DIFFERENT tokens'} ({numerics} numerics).")
     console.print(
-        "The draft model here is the target itself, so all that it drafts is accepted, and each draft token costs a "
-        "pass of the target; a draft model that pays is a fraction of its size.",
+        "The EAGLE head was trained on school mathematics, and drafts well there. The draft model is the target itself: "
+        "all that it drafts is accepted, and each draft token costs a pass of the target; one that pays is a fraction of "
+        "its size.",
         style="dim",
     )
     return same
