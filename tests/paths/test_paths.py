@@ -287,7 +287,10 @@ def check_path(
         wanted = scored(plain(sampling))
         assert scored(cold) == wanted
         assert scored(warm) == wanted
-        assert (preemptions > 0) == (setting == "preempting")
+        if setting != "preempting":
+            assert preemptions == 0
+        elif "prompt_logprobs" not in SAMPLING[sampling]:  # those wait for blocks instead, under some proposers
+            assert preemptions > 0
         assert (cached > 0) == (setting != "uncached" and "prompt_logprobs" not in SAMPLING[sampling])
         _check_acceptance(proposer, sampling, cold + warm)
 
