@@ -66,9 +66,9 @@ def run_demo(*, max_tokens: int, numerics: str) -> bool:
     same = all(run.tokens == runs[0].tokens for run in runs)
     console.print(f"All {len(runs)} emitted {'the same tokens' if same else 'DIFFERENT tokens'} ({numerics} numerics).")
     console.print(
-        "The EAGLE head was trained on school mathematics, and drafts well there. The draft model is the target itself: "
-        "all that it drafts is accepted, and each draft token costs a pass of the target; one that pays is a fraction of "
-        "its size.",
+        "The EAGLE head was trained on school mathematics, and drafts well there. The draft model is the target "
+        "itself: all that it drafts is accepted, and each draft token costs a pass of the target; one that pays is a "
+        "fraction of its size.",
         style="dim",
     )
     return same

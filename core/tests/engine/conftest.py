@@ -246,6 +246,7 @@ def stand_in(eos_token_ids: tuple[int, ...]) -> Any:
         device=CPU,
         numerics="fast",
         tokenizer=None,
+        native=None,
         eos_token_ids=eos_token_ids,
         weights_fingerprint="w",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.api import (
@@ -21,7 +21,6 @@ from paceline.engine.commit import Committer
 from paceline.engine.constraints import ActiveConstraint, Constraints, EngineConstraintContext
 from paceline.engine.context import TARGET, EngineContext
 from paceline.engine.engine import Engine
-from paceline.engine.errors import EngineError
 from paceline.engine.events import EventLog, Watcher
 from paceline.engine.identity import identity_builder
 from paceline.engine.mask_table import MaskTable
@@ -29,14 +28,15 @@ from paceline.engine.request import Request
 from paceline.engine.sampling_table import SamplingTable
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.speculation import NoSpeculation, Speculation, Speculator
+from paceline.engine.target import decoder, encoder, load_beside, load_target, target_facts
 from paceline.engine.target_pass import TargetPass
 from paceline.host.loading import Loaded, LoadedPlugins, load
 from paceline.host.policy_file import policy_in_force
 from paceline.kv.manager import KVManager
 from paceline.kv.storage import KVStorage
-from paceline.model.architecture import max_positions, target_kv_group, text_config
+from paceline.model.architecture import target_kv_group
 from paceline.model.load_check import check_model
-from paceline.model.loading import LoadedModel, load_model
+from paceline.model.loading import LoadedModel
 from paceline.model.memory import num_kv_blocks
 from paceline.model.runner import ModelRunner
 from paceline.ops.select import Ops, select_ops
@@ -46,7 +46,6 @@ __all__ = ["BuiltEngine", "build_engine"]
 OFFERS = frozenset({"chain", "coupled_noise", "hidden_states", "kv_groups", "paged_model", "target_top_k", "tree"})
 _log = logging.getLogger("paceline")
 _NO_PROPOSER = ProposerCapabilities(max_tokens=0)
-_DEFAULT_MAX_MODEL_LEN = 8192
 _DEFAULT_DRAFT_LENGTH = 5
 
 
@@ -101,8 +100,8 @@ def build_engine(config: EngineConfig, clock: Callable[[], float] = time.perf_co
     """
     policy = policy_in_force(config.plugin_policy)
     plugins = load(config.selections(), offers=OFFERS, policy=policy)
-    loaded = _load_target(config)
-    facts = _target_facts(config, loaded)
+    loaded = load_target(config)
+    facts = target_facts(config, loaded)
     proposer = plugins.one("proposer")
     capabilities = proposer.describe(facts) if proposer else _NO_PROPOSER
     parts = _Parts(config, plugins, loaded, facts, capabilities, clock, select_ops(config.numerics, loaded.device))
@@ -112,62 +111,6 @@ def build_engine(config: EngineConfig, clock: Callable[[], float] = time.perf_co
     built = BuiltEngine(engine, loaded, facts, runner, lines, str(policy))
     _log.info(built.start_line)
     return built
-
-
-def _load_target(config: EngineConfig) -> LoadedModel:
-    return load_model(
-        config.model,
-        dtype=config.dtype,
-        device=config.device,
-        revision=config.revision,
-        trust_remote_code=config.trust_remote_code,
-        numerics=config.numerics,
-        tokenizer=config.tokenizer,
-        max_model_len=config.max_model_len,
-        quantization=config.quantization,
-    )
-
-
-def _load_beside(target: LoadedModel, name: str, trust_remote_code: bool, max_model_len: int) -> LoadedModel:
-    """Another model where the target is, in its dtype and numerics, for sequences of the same length."""
-    return load_model(
-        name,
-        dtype=str(target.dtype).removeprefix("torch."),
-        device=str(target.device),
-        trust_remote_code=trust_remote_code,
-        numerics=target.numerics,
-        max_model_len=max_model_len,
-    )
-
-
-def _target_facts(config: EngineConfig, loaded: LoadedModel) -> TargetFacts:
-    text = text_config(loaded.config)
-    return TargetFacts(
-        config=text.to_dict(),
-        vocab_size=loaded.num_token_ids,
-        hidden_size=text.hidden_size,
-        num_layers=text.num_hidden_layers,
-        max_model_len=_max_model_len(config, loaded),
-        max_num_seqs=config.max_num_seqs,
-        block_size=config.block_size,
-        dtype=str(loaded.dtype).removeprefix("torch."),
-        device=str(loaded.device),
-        numerics=config.numerics,
-        tokenizer_fingerprint=loaded.tokenizer_fingerprint,
-        weights_fingerprint=loaded.weights_fingerprint,
-    )
-
-
-def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
-    longest = max_positions(loaded.config)
-    if config.max_model_len is None:
-        return longest or _DEFAULT_MAX_MODEL_LEN
-    if longest is not None and config.max_model_len > longest:
-        raise EngineError(
-            f'max_model_len is {config.max_model_len}, and "{loaded.name}" was made for {longest} positions; '
-            f"use at most {longest}"
-        )
-    return config.max_model_len
 
 
 def _engine(parts: _Parts, proposer: Loaded | None) -> tuple[Engine, ModelRunner]:
@@ -204,7 +147,7 @@ def _engine(parts: _Parts, proposer: Loaded | None) -> tuple[Engine, ModelRunner
         target=target,
         table=table,
         committer=Committer(kv, storage),
-        decode=_decoder(parts.loaded) or (lambda token_ids, skips: ""),
+        decode=decoder(parts.loaded) or (lambda token_ids, skips: ""),
         events=EventLog(watchers, kv),
         clock=parts.clock,
     )
@@ -274,8 +217,8 @@ def _admission(parts: _Parts, kv: KVManager, constraints: Constraints) -> Admiss
         eos_token_ids=parts.loaded.eos_token_ids,
         seed=parts.config.seed,
         constraints=constraints,
-        encode=_encoder(parts.loaded),
-        decode=_decoder(parts.loaded),
+        encode=encoder(parts.loaded),
+        decode=decoder(parts.loaded),
     )
 
 
@@ -313,7 +256,7 @@ def _speculation(
         facts=parts.facts,
         target=parts.loaded,
         runner=runner,
-        load=lambda name: _load_beside(parts.loaded, name, parts.config.trust_remote_code, parts.facts.max_model_len),
+        load=lambda name: load_beside(parts.loaded, name, parts.config.trust_remote_code, parts.facts.max_model_len),
         groups=parts.capabilities.kv_groups,
         storage=storage,
         kv=kv,
@@ -331,18 +274,3 @@ def _speculation(
         vocab_size=parts.facts.vocab_size,
         device=parts.loaded.device,
     )
-
-
-def _encoder(loaded: LoadedModel) -> Callable[[str], list[int]] | None:
-    """Text to tokens, without special tokens."""
-    tokenizer = loaded.tokenizer
-    if tokenizer is None:
-        return None
-    return lambda text: tokenizer.encode(text, add_special_tokens=False)
-
-
-def _decoder(loaded: LoadedModel) -> Callable[[Sequence[int], bool], str] | None:
-    tokenizer = loaded.tokenizer
-    if tokenizer is None:
-        return None
-    return lambda token_ids, skips: tokenizer.decode(token_ids, skip_special_tokens=skips)

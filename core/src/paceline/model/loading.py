@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -19,7 +16,6 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
-from transformers.utils import logging as transformers_logging
 
 from paceline.model import bridge
 from paceline.model.architecture import (
@@ -32,9 +28,10 @@ from paceline.model.architecture import (
 from paceline.model.checkpoint import DEMO_NAME, demo_gguf, find_checkpoint, require_gguf_packages
 from paceline.model.demo import cache_folder, converted
 from paceline.model.device import resolve_device, resolve_dtype
-from paceline.model.errors import CheckpointError, RemoteCodeError, UnsupportedModelError
+from paceline.model.errors import CheckpointError, UnsupportedModelError
 from paceline.model.exact import make_exact, refuse_inexact_host
 from paceline.model.fingerprint import tokenizer_fingerprint, weights_fingerprint
+from paceline.model.load_faults import load_faults, quiet
 from paceline.model.packing import pack_linears
 from paceline.model.plain_decoder import is_plain
 from paceline.model.quantization import (
@@ -157,13 +154,13 @@ def _convert_gguf(gguf: Path, directory: Path) -> None:
     """Write a GGUF model as float32 safetensors, with tokenizer and generation defaults."""
     config = _load_config(gguf, str(gguf), False)
     model = _load_weights(gguf, config, str(gguf), torch.float32, torch.device("cpu"), False)
-    with _quiet():
+    with quiet():
         model.save_pretrained(directory)
         _read_tokenizer(gguf, False).save_pretrained(directory)
 
 
 def _load_config(checkpoint: Path, name: str, trust_remote_code: bool) -> PretrainedConfig:
-    with _load_faults(name):
+    with load_faults(name):
         config = AutoConfig.from_pretrained(**_source(checkpoint), trust_remote_code=trust_remote_code)
     refuse_unsupported_config(config, name)
     refuse_unknown_method(config, name)
@@ -192,7 +189,7 @@ def _load_weights(
     method = quantization_method(config)
     if method is not None:
         extra["device_map"] = {"": str(device)}
-    with quantization_faults(name, method, device), _load_faults(name), _quiet():
+    with quantization_faults(name, method, device), load_faults(name), quiet():
         model, report = AutoModelForCausalLM.from_pretrained(
             **_source(checkpoint),
             config=config,
@@ -230,7 +227,7 @@ def _load_tokenizer(checkpoint: Path, trust_remote_code: bool) -> Any | None:
 
 
 def _read_tokenizer(checkpoint: Path, trust_remote_code: bool) -> Any:
-    with _load_faults(str(checkpoint)):
+    with load_faults(str(checkpoint)):
         return AutoTokenizer.from_pretrained(**_source(checkpoint), trust_remote_code=trust_remote_code)
 
 
@@ -297,36 +294,3 @@ def _eos_token_ids(model: PreTrainedModel, tokenizer: Any | None) -> tuple[int, 
         if found is not None:
             return (found,) if isinstance(found, int) else tuple(sorted(set(found)))
     return ()
-
-
-@contextmanager
-def _load_faults(name: str) -> Iterator[None]:
-    """Turn transformers' errors about a checkpoint into ours."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise CheckpointError(f'"{name}" has a damaged safetensors file ({error}); fetch it again') from error
-    except OSError as error:
-        raise CheckpointError(f'"{name}" cannot be read: {_first_line(error)}') from error
-    except (ValueError, KeyError) as error:
-        if "trust_remote_code" in str(error):
-            raise RemoteCodeError(
-                f'"{name}" brings its own code, which runs only with trust_remote_code=True; read it first'
-            ) from error
-        raise UnsupportedModelError(f'"{name}" cannot be loaded by transformers: {_first_line(error)}') from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars of transformers inside the block."""
-    was_on = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_on:
-            transformers_logging.enable_progress_bar()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[0]
