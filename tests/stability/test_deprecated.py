@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from packaging.version import Version
 
 from paceline.api import API_VERSION, deprecated
-from paceline.api.deprecated import DEPRECATIONS, Deprecation, warn_deprecated
+from paceline.api.deprecated import DEPRECATIONS, Deprecation
 
 NAME = Deprecation(name="Sketches", since="0.2", removal="0.4", alternative="Drafts")
 ARGUMENT = Deprecation(name="draw(colour)", since="0.3", removal="1.0", alternative="draw(shade)")
@@ -61,25 +62,29 @@ def test_a_row_that_cannot_be_is_found() -> None:
     ]
 
 
+OLD_API = """
+from paceline.api.deprecated import warn_deprecated
+
+def __getattr__(name):
+    if name != "Sketches":
+        raise AttributeError(name)
+    warn_deprecated("Sketches")
+    return list
+
+def draw(colour=None):
+    if colour is not None:
+        warn_deprecated("draw(colour)")
+"""
+
+
 @pytest.fixture
-def old_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module ``old_api`` with a deprecated name and a function with a deprecated argument."""
+def old_api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+    """A module in a file of its own, with a deprecated name and a function with a deprecated argument."""
     monkeypatch.setattr(deprecated, "DEPRECATIONS", (NAME, ARGUMENT))
-    module = ModuleType("old_api")
-
-    def look_up(name: str) -> Any:
-        if name != "Sketches":
-            raise AttributeError(name)
-        warn_deprecated("Sketches")
-        return list
-
-    def draw(colour: str | None = None) -> None:
-        if colour is not None:
-            warn_deprecated("draw(colour)")
-
-    vars(module).update(__getattr__=look_up, draw=draw)
-    monkeypatch.setitem(sys.modules, "old_api", module)
-    yield module
+    (tmp_path / "old_api.py").write_text(OLD_API, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("old_api")
+    del sys.modules["old_api"]
 
 
 def test_a_name_warns_whoever_imports_it(old_api: ModuleType) -> None:
