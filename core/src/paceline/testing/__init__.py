@@ -7,12 +7,13 @@ In a test suite of one's own, with plain pytest::
     class TestMine(ProposerContract):
         plugin = "my_idea"
 
-or, for any installed plugin, ``paceline plugins check my_idea``, which is ``python -m paceline.testing --plugin my_idea``.
+or, for any installed plugin, ``paceline plugins check my_idea`` (``python -m paceline.testing --plugin my_idea``).
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from paceline.testing.errors import KitError
@@ -58,11 +59,5 @@ def __getattr__(name: str) -> Any:
         import pytest
     except ModuleNotFoundError as error:
         raise KitError.without_pytest() from error
-    pytest.register_assert_rewrite(*(set(_HOMES.values()) - _loaded()))
+    pytest.register_assert_rewrite(*(home for home in set(_HOMES.values()) if home not in sys.modules))
     return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def _loaded() -> set[str]:
-    import sys
-
-    return set(sys.modules)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
-import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
 import pytest
-import torch
 from packaging.specifiers import SpecifierSet
 
 from paceline.api.errors import did_you_mean
@@ -23,7 +20,7 @@ from paceline.testing.engines import engine
 from paceline.testing.errors import KitError
 from paceline.testing.models import tiny_model
 
-__all__ = ["Contract", "check_memory", "should"]
+__all__ = ["Contract", "should"]
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -40,7 +37,8 @@ class Contract:
     Attributes:
         plugin: The plugin's name, as a configuration gives it.
         options: Its options.
-        expected_failures: Test -> why it fails for this plugin. Strict: one that passes is a failure.
+        expected_failures: Test, such as ``"test_x"`` or ``"test_x[0.7]"`` -> why it fails for this plugin. Strict: one
+            that passes is a failure.
         settings: What a class may set.
     """
 
@@ -53,14 +51,15 @@ class Contract:
     def __init_subclass__(cls) -> None:
         for name, reason in cls.expected_failures.items():
             tests = [test for test in dir(cls) if test.startswith("test_")]
-            if name not in tests:
+            if name.partition("[")[0] not in tests:
                 raise KitError(f'{cls.__name__}.expected_failures names "{name}"{did_you_mean(name, tests)}')
             if not reason:
                 raise KitError(f'{cls.__name__}.expected_failures gives no reason for "{name}"; say why it fails')
 
     @pytest.fixture(autouse=True)
     def _mark_expected_failure(self, request: pytest.FixtureRequest) -> None:
-        reason = self.expected_failures.get(request.node.name)
+        names = (request.node.name, request.node.originalname)
+        reason = next((self.expected_failures[name] for name in names if name in self.expected_failures), None)
         if reason is not None:
             request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
@@ -110,51 +109,3 @@ class Contract:
         code = f"import sys; sys.path[:] = {sys.path!r}; import {module}; sys.exit('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, f"importing {module} imports torch; import it inside of build"
-
-
-def check_memory(work: Callable[[], object], *, rounds: int, warm_up: int, bytes_per_round: int) -> None:
-    """Do the same work again and again; what stays behind in each round must be next to nothing.
-
-    Args:
-        work: One round.
-        rounds: Rounds that are measured.
-        warm_up: Rounds before.
-        bytes_per_round: Bound, in Python objects, arrays and tensors on the CPU.
-
-    Raises:
-        AssertionError: naming what stayed, and where it was allocated.
-    """
-    for _ in range(warm_up):
-        work()
-    tracemalloc.start()
-    try:
-        work()
-        before, tensors_before = _snapshot(), _tensor_bytes()
-        for _ in range(rounds):
-            work()
-        after, tensors_after = _snapshot(), _tensor_bytes()
-    finally:
-        tracemalloc.stop()
-    differences = after.compare_to(before, "lineno")
-    growth = sum(each.size_diff for each in differences) + tensors_after - tensors_before
-    most = max(differences, key=lambda each: each.size_diff)
-    assert growth <= rounds * bytes_per_round, (
-        f"{growth} bytes stayed behind after {rounds} rounds, bound {rounds * bytes_per_round}; most were allocated at "
-        f"{most.traceback}: drop on release what is kept for a request"
-    )
-
-
-def _snapshot() -> tracemalloc.Snapshot:
-    gc.collect()
-    return tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, tracemalloc.__file__)])
-
-
-def _tensor_bytes() -> int:
-    return sum(dict(_storages()).values())
-
-
-def _storages() -> Iterator[tuple[int, int]]:
-    for each in gc.get_objects():
-        if type(each) in (torch.Tensor, torch.nn.Parameter) and each.device.type == "cpu":
-            storage = each.untyped_storage()
-            yield storage.data_ptr(), storage.nbytes()

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 
 from paceline.api import RequestFacts
 from paceline.engine.llm import LLM
@@ -19,9 +20,7 @@ from paceline.sampling.params import SamplingParams
 from paceline.testing import helpers
 from paceline.testing.models import MAX_MODEL_LEN, VOCAB_SIZE, work_folder
 
-__all__ = ["Ask", "add", "engine", "finish", "prompts", "random_tokens", "run"]
-
-TEMPERATURES = (0.0, 0.7, 1.3)
+__all__ = ["Ask", "add", "engine", "finish", "prompts", "random_tokens", "run", "step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +56,24 @@ class Ask:
 def engine(model: str, **settings: Any) -> Iterator[LLM]:
     """An engine in exact numerics with the core's thorough checks; every block must be free when it has closed."""
     defaults = {"numerics": "exact", "max_model_len": MAX_MODEL_LEN, "block_size": 8, "num_gpu_blocks_override": 128}
-    with mock.patch.dict(os.environ, PACELINE_CHECK="1"), _helpers_installed():
-        llm = LLM(model, plugin_policy=_open_policy(), **defaults | settings)
-    with llm:
-        yield llm
+    with _one_thread():
+        with mock.patch.dict(os.environ, PACELINE_CHECK="1"), _helpers_installed():
+            llm = LLM(model, plugin_policy=_open_policy(), **defaults | settings)
+        with llm:
+            yield llm
     invariants.check(llm.engine.kv)
     assert llm.engine.kv.num_used == 0, f"{llm.engine.kv.num_used} blocks are in use after every request has ended"
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tiny models are slower on more threads, the more so the busier the machine is."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _open_policy() -> str:
@@ -101,6 +112,14 @@ def add(llm: LLM, request_id: str, ask: Ask) -> None:
         structured_outputs=None if ask.structured_outputs is None else dict(ask.structured_outputs),
     )
     llm.engine.add_request(facts, np.array(ask.tokens, dtype=np.int64), params, priority=ask.priority)
+
+
+def step(llm: LLM, num_steps: int) -> dict[str, list[int]]:
+    """Step so often; the tokens of requests that ended."""
+    emitted: dict[str, list[int]] = {}
+    for _ in range(num_steps):
+        emitted |= {done.request_id: list(done.outputs[0].token_ids) for done in llm.engine.step().finished}
+    return emitted
 
 
 def finish(llm: LLM) -> dict[str, list[int]]:

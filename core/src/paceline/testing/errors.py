@@ -15,7 +15,9 @@ class KitError(PacelineError):
     @classmethod
     def without_pytest(cls) -> KitError:
         """The extra is not installed."""
-        return cls('the conformance kit needs pytest, which is not installed; run: pip install "paceline-core[testing]"')
+        return cls(
+            'the conformance kit needs pytest, which is not installed; run: pip install "paceline-core[testing]"'
+        )
 
 
 class ScaffoldError(PacelineError):

@@ -46,7 +46,8 @@ class TruthProposer(Proposer):
         whole = next((whole for whole in self._truth if whole[: len(known)] == known), known)
         drafted = np.array(whole[len(known) : len(known) + budget], dtype=np.int64)
         drafted[(np.arange(len(drafted)) + len(known)) % 3 == 0] += 1
-        return (drafted % self._vocab_size).tolist()
+        tokens: list[int] = (drafted % self._vocab_size).tolist()
+        return tokens
 
 
 def _describe(options: TruthOptions, target: TargetFacts) -> ProposerCapabilities:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -14,13 +16,11 @@ MAX_MODEL_LEN = 96
 
 
 @functools.cache
-def _work_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="paceline-kit-")  # removed when the process ends
-
-
 def work_folder() -> Path:
-    """A folder of this process, for what the kit makes."""
-    return Path(_work_folder().name)
+    """A folder of this process, for what the kit makes; removed when the process ends."""
+    folder = tempfile.mkdtemp(prefix="paceline-kit-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @functools.cache

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import torch
 
 from paceline.api import DraftShape, ProposerCapabilities, ReleaseReason
-from paceline.engine.llm import LLM
-from paceline.testing.contract import Contract, check_memory, should
-from paceline.testing.engines import Ask, add, finish, prompts, random_tokens, run
+from paceline.testing.comparisons import check_field, check_same, check_tokens
+from paceline.testing.contract import Contract, should
+from paceline.testing.engines import Ask, add, finish, prompts, random_tokens, run, step
+from paceline.testing.memory import check_memory
 from paceline.testing.models import MAX_MODEL_LEN
 from paceline.testing.spies import Draft, spy_on
 
@@ -78,13 +77,15 @@ class ProposerContract(Contract):
             spy = spy_on(llm)
             run(llm, [Ask(tokens=tokens, max_tokens=24) for tokens in prompts()])
             run(llm, [Ask(tokens=REPETITIVE, temperature=0.0)])
-        shape, vocab_size = self.capabilities().shape, llm.built.facts.vocab_size
+        own, vocab_size = self.capabilities(), llm.built.facts.vocab_size
         for drafts in spy.answers:
             width = np.shape(drafts.tokens)
-            assert drafts.parents is None or shape is DraftShape.TREE, "parents are given, and the shape is chain"
-            _check_field("confidence", drafts.confidence, width)
-            _check_field("probabilities", drafts.probabilities, (*width, vocab_size))
-            _check_field("source", drafts.source, width[:1])
+            assert drafts.parents is None or own.shape is DraftShape.TREE, "parents are given, and the shape is chain"
+            told = drafts.probabilities is not None
+            assert told == own.emits_probabilities, f"emits_probabilities is {own.emits_probabilities}, drafts differ"
+            check_field("confidence", drafts.confidence, width)
+            check_field("probabilities", drafts.probabilities, (*width, vocab_size))
+            check_field("source", drafts.source, width[:1])
 
     @should
     def test_drafts_something(self) -> None:
@@ -96,12 +97,12 @@ class ProposerContract(Contract):
     def test_drafts_repeat_under_a_seed(self) -> None:
         """The same requests under the same seeds get the same drafts in a new engine."""
         first, second = self._drafts_of_all(), self._drafts_of_all()
-        _check_same(first, second, "a second run of the same requests drafts otherwise; seed what is drawn at random")
+        check_same(first, second, "a second run of the same requests drafts otherwise; seed what is drawn at random")
 
     def test_what_was_lent_is_not_kept(self) -> None:
         """Views and arrays are valid until the call returns: what stands in them later changes nothing."""
         kept, spoiled = self._drafts_of_all(), self._drafts_of_all(spoils=True)
-        _check_same(kept, spoiled, "drafts change when a view is overwritten after its call; copy what is kept")
+        check_same(kept, spoiled, "drafts change when a view is overwritten after its call; copy what is kept")
 
     def _drafts_of_all(self, spoils: bool = False) -> list[list[Draft]]:
         with self.engine() as llm:
@@ -132,18 +133,20 @@ class ProposerContract(Contract):
         expected = self._expected(asks)
         with self.engine() as llm:
             emitted = [run(llm, [ask])[0] for ask in asks]
-        _check_tokens(emitted, expected)
+        check_tokens(emitted, expected)
 
     def test_context_limit(self) -> None:
         """Drafts stop where the longest sequence ends, whatever room a request begins with."""
-        asks = [Ask(tokens=random_tokens(room, MAX_MODEL_LEN - room), max_tokens=room, seed=room) for room in range(1, 9)]
+        asks = [
+            Ask(tokens=random_tokens(room, MAX_MODEL_LEN - room), max_tokens=room, seed=room) for room in range(1, 9)
+        ]
         asks += [Ask(tokens=([5, 6, 7] * MAX_MODEL_LEN)[: MAX_MODEL_LEN - 6], max_tokens=6, temperature=0.0)]
         self._check_tokens(asks)
 
     def _check_tokens(self, asks: Sequence[Ask], **settings: Any) -> None:
         with self.engine(**settings) as llm:
             emitted = run(llm, asks)
-        _check_tokens(emitted, self._expected(asks))
+        check_tokens(emitted, self._expected(asks))
 
     def _expected(self, asks: Sequence[Ask]) -> list[list[int]]:
         with self.plain() as llm:
@@ -156,7 +159,7 @@ class ProposerContract(Contract):
         own = Ask(tokens=REPETITIVE, max_tokens=24, trust_domain="own")
         mates = [replace(own, trust_domain=f"other{index}", seed=index + 20) for index in range(3)]
         alone, among = self._drafts_of(own, []), self._drafts_of(own, mates)
-        _check_same(alone, among, "a request drafts otherwise beside others of other trust domains")
+        check_same(alone, among, "a request drafts otherwise beside others of other trust domains")
 
     def test_trust_domains_are_kept_apart(self) -> None:
         """What was learnt from a request serves its trust domain alone: elsewhere the same prompt drafts as if new."""
@@ -167,7 +170,7 @@ class ProposerContract(Contract):
             spy = spy_on(llm)
             add(llm, "own", own)
             finish(llm)
-        _check_same(fresh, spy.drafts["own"], "drafts show what a request of another trust domain was about")
+        check_same(fresh, spy.drafts["own"], "drafts show what a request of another trust domain was about")
 
     def test_an_id_comes_again(self) -> None:
         """After a request was aborted, another one under its id drafts as if new; so it does after an end."""
@@ -176,12 +179,12 @@ class ProposerContract(Contract):
         with self.engine() as llm:
             for num_steps in range(NUM_STEPS):
                 add(llm, "own", Ask(tokens=random_tokens(num_steps, 30), trust_domain=f"before{num_steps}"))
-                _step(llm, num_steps)
+                step(llm, num_steps)
                 llm.engine.abort("own")
                 spy = spy_on(llm)
                 add(llm, "own", replace(own, trust_domain=f"own{num_steps}"))
                 finish(llm)
-                _check_same(fresh, spy.drafts["own"], f'state of an earlier request "own", aborted at step {num_steps}')
+                check_same(fresh, spy.drafts["own"], f'state of an earlier request "own", aborted at step {num_steps}')
 
     def _drafts_of(self, own: Ask, mates: Sequence[Ask]) -> list[Draft]:
         with self.engine() as llm:
@@ -202,11 +205,11 @@ class ProposerContract(Contract):
             for num_steps in range(NUM_STEPS):
                 for index, ask in enumerate(asks):
                     add(llm, f"{num_steps}-{index}", ask)
-                early = _step(llm, num_steps)
+                early = step(llm, num_steps)
                 llm.engine.abort(f"{num_steps}-1")
                 emitted = early | finish(llm)
                 rest = [emitted[f"{num_steps}-{index}"] for index in (0, 2)]
-                _check_tokens(rest, [expected[0], expected[2]])
+                check_tokens(rest, [expected[0], expected[2]])
 
     def test_preemption_at_every_step(self) -> None:
         """Whenever a request is displaced and comes back, it emits what it would have."""
@@ -215,10 +218,10 @@ class ProposerContract(Contract):
         with self.engine(max_num_seqs=1, max_num_batched_tokens=12) as llm:
             for num_steps in range(1, NUM_STEPS):
                 add(llm, f"low{num_steps}", low)
-                early = _step(llm, num_steps)
+                early = step(llm, num_steps)
                 add(llm, f"high{num_steps}", high)
                 emitted = early | finish(llm)
-                _check_tokens([emitted[f"low{num_steps}"], emitted[f"high{num_steps}"]], expected)
+                check_tokens([emitted[f"low{num_steps}"], emitted[f"high{num_steps}"]], expected)
             assert llm.engine.stats.num_preemptions, "nothing was preempted; the test is void"
 
     def test_release_of_unknown_ids(self) -> None:
@@ -231,7 +234,7 @@ class ProposerContract(Contract):
                 spy.own.release(("r0", "never seen"), reason)
                 spy.own.release((), reason)
             emitted = run(llm, asks)
-        _check_tokens(emitted, self._expected(asks))
+        check_tokens(emitted, self._expected(asks))
 
     def test_memory_does_not_grow(self) -> None:
         """500 requests that end leave nothing behind."""
@@ -241,10 +244,10 @@ class ProposerContract(Contract):
 
             def work() -> None:
                 for ask in asks:
-                    add(llm, f"request-{next(count)}", ask)
+                    add(llm, f"request-{next(count):06}", ask)
                 finish(llm)
 
-            check_memory(work, rounds=45, warm_up=4, bytes_per_round=40 * len(asks))
+            check_memory(spy_on(llm).own, work, rounds=25, requests_per_round=len(asks))
 
     @should
     def test_close_leaves_no_thread(self) -> None:
@@ -254,27 +257,3 @@ class ProposerContract(Contract):
             run(llm, [Ask(tokens=REPETITIVE)])
         left = set(threading.enumerate()) - before
         assert not left, f"threads run on after close: {', '.join(thread.name for thread in left)}"
-
-
-def _step(llm: LLM, num_steps: int) -> dict[str, list[int]]:
-    emitted: dict[str, list[int]] = {}
-    for _ in range(num_steps):
-        emitted |= {done.request_id: list(done.outputs[0].token_ids) for done in llm.engine.step().finished}
-    return emitted
-
-
-def _check_tokens(emitted: Sequence[Sequence[int]], expected: Sequence[Sequence[int]]) -> None:
-    for index, (own, wanted) in enumerate(zip(emitted, expected, strict=True)):
-        assert list(own) == list(wanted), f"prompt {index} emitted {own}, without the proposer {wanted}"
-
-
-def _check_same(first: Sequence[Any], second: Sequence[Any], fault: str) -> None:
-    assert len(first) == len(second), f"{fault}: {len(first)} drafts, then {len(second)}"
-    for own, other in zip(first, second, strict=True):
-        assert own == other, f"{fault}: {own}, then {other} (tokens known, drafted, parents)"
-
-
-def _check_field(name: str, values: Any, shape: tuple[int, ...]) -> None:
-    if values is not None:
-        found = tuple(values.shape) if isinstance(values, torch.Tensor) else np.shape(values)
-        assert found == shape, f"Drafts.{name} has shape {list(found)}, it must be {list(shape)}"
