@@ -266,3 +266,20 @@ def test_a_namespace_package_is_checked_where_it_holds_files(site):
     (site.folder / "lake" / "ducks" / "added.py").touch()
     with pytest.raises(PluginStrangeFileError, match=r"lake/ducks/added\.py is not in its RECORD"):
         checked_digest(plugin)
+
+
+def test_a_namespace_in_an_earlier_folder_lends_no_modules(site, make_site, tmp_path, monkeypatch):
+    """Without an ``__init__`` a folder is shared along the path, and each of its modules is looked for anew."""
+    (site.folder / "pond").mkdir()
+    site.add("pond", {"pond": "pond.plugin"}, {"pond/plugin": "from pond import helper\n", "pond/helper": ""})
+    (plugin,) = discover(site.path)
+    assert checked_digest(plugin)
+    other = make_site(tmp_path / "other")
+    (other.folder / "pond").mkdir()
+    (other.folder / "pond" / "helper.py").touch()
+    monkeypatch.syspath_prepend(str(other.folder))
+
+    with pytest.raises(
+        PluginStrangeFileError, match=r"importing pond\.helper would run .*other/pond/helper\.py, which"
+    ):
+        checked_digest(plugin)

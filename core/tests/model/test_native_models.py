@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from paceline.model import loading
 from paceline.model.errors import UnsupportedModelError
 from paceline.model.load_check import check_model
 from paceline.model.loading import load_model
+from paceline.model.packing import pack_linears
 from paceline.native.library import native_library
 from paceline.ops.packed_linear import PackedLinear, rounded
 from paceline.ops.select import select_ops
@@ -139,3 +140,66 @@ def test_8_bits_are_refused_where_no_kernel_serves_them(options, tiny_path, monk
 def test_a_row_of_zeros_has_a_scale():
     values, scale = rounded(torch.tensor([[0.0, 0.0], [1.0, -2.0]]))
     assert values.tolist() == [[0, 0], [64, -127]] and scale.isfinite().all() and (scale > 0).all()
+
+
+# -- what looks like a Llama -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "ministral3",
+        "cohere",
+        "glm",
+        "starcoder2",
+        "smollm3",
+        "seed_oss",
+    ],
+)
+def test_relatives_give_their_own_logits_at_every_position(
+    model_type, save_checkpoint, tiny_sizes, tmp_path, sequences
+):
+    """Norms without weights, queries scaled by position, partial rotary, other norms, layers without positions."""
+    config = AutoConfig.for_model(model_type, **tiny_sizes | {"max_position_embeddings": 120, "pad_token_id": 0})
+    if model_type == "ministral3":
+        config.rope_parameters = {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "llama_4_scaling_beta": 0.5,
+            "original_max_position_embeddings": 40,
+        }
+    loaded = load_model(str(save_checkpoint(config, tmp_path)))
+    ids = random_ids(100)
+    got = sequences(loaded).run([(0, 0, ids)]).logits
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    with torch.inference_mode():
+        wanted = model(torch.tensor([ids]), use_cache=False).logits[0]
+    torch.testing.assert_close(got, wanted, rtol=1e-3, atol=2e-3)
+
+
+def test_a_linear_whose_weight_its_owner_reads_is_left_alone():
+    class Router(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.other = torch.nn.Linear(4, 48), torch.nn.Linear(4, 48)
+
+        def forward(self, x):
+            return self.other(self.gate(x.to(self.gate.weight.dtype))[..., :4])
+
+    router = Router()
+    wanted = router(torch.ones(1, 4))
+    pack_linears(router, native_library())
+    assert type(router.gate) is torch.nn.Linear and isinstance(router.other, PackedLinear)
+    torch.testing.assert_close(router(torch.ones(1, 4)), wanted)
+
+
+def test_a_window_that_the_models_code_ignores_is_ignored(save_checkpoint, tiny_sizes, tmp_path, sequences, own_logits):
+    config = AutoConfig.for_model("llama", **tiny_sizes)
+    config.sliding_window = 9
+    loaded = load_model(str(save_checkpoint(config, tmp_path)))
+    ids = random_ids(40)
+    got = sequences(loaded).run([(0, 0, ids)]).logits
+    torch.testing.assert_close(got, own_logits(tmp_path, ids), rtol=1e-3, atol=1e-3)

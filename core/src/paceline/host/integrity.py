@@ -71,7 +71,7 @@ def _shadowed(plugin: InstalledPlugin, files: InstalledFiles) -> Iterator[str]:
     own = {os.path.realpath(files.root / path) for path in files.paths}
     importlib.invalidate_caches()
     entry = entrypoints.EntryPoint.from_string(plugin.value, plugin.name).module_name
-    for module in {entry, *_top_modules(files)}:
+    for module in {entry, *_modules(files)}:
         origin = _origin(module)
         if origin is not None and os.path.realpath(origin) not in own:
             yield f"importing {module} would run {origin}, which is not in its RECORD"
@@ -79,10 +79,13 @@ def _shadowed(plugin: InstalledPlugin, files: InstalledFiles) -> Iterator[str]:
             yield f"its RECORD has no module {module}, which the entry point names"
 
 
-def _top_modules(files: InstalledFiles) -> set[str]:
+def _modules(files: InstalledFiles) -> set[str]:
+    """All of them, not the topmost alone: where a folder has no ``__init__``, each is looked for along the path."""
     suffixes = tuple(all_suffixes())
-    names = {path.split("/")[0].partition(".")[0] for path in files.paths if path.endswith(suffixes)}
-    return {name for name in names if name.isidentifier()}
+    parts = [path.split("/") for path in files.paths if path.endswith(suffixes)]
+    named = [(*folders, file.partition(".")[0]) for *folders, file in parts]
+    names = [name[:-1] if name[-1] == "__init__" else name for name in named]
+    return {".".join(name) for name in names if name and all(part.isidentifier() for part in name)}
 
 
 def _origin(module: str) -> str | None:

@@ -5,8 +5,10 @@ This module and ``bridge`` hold all knowledge of transformers' model classes.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NoReturn
 
 import torch
@@ -21,9 +23,11 @@ __all__ = [
     "attention_windows",
     "causal_lm_class",
     "decoder_layers",
+    "drop_unused_window",
     "max_positions",
     "refuse_unsupported_class",
     "refuse_unsupported_config",
+    "source_of",
     "tapped",
     "target_kv_group",
     "text_config",
@@ -78,6 +82,26 @@ def attention_windows(config: PretrainedConfig) -> list[int | None]:
     if layer_types is None:
         return [window] * text.num_hidden_layers
     return [window if layer_type == "sliding_attention" else None for layer_type in layer_types]
+
+
+def drop_unused_window(model: PreTrainedModel) -> None:
+    """Take a window out of the configuration of a model whose code never looks at it, as Llama's does not."""
+    text = text_config(model.config)
+    if getattr(text, "layer_types", None) is not None or not getattr(text, "sliding_window", None):
+        return
+    decoder = model.get_decoder()
+    owners = {type(module) for module in (decoder, *decoder_layers(model)[0].modules())}
+    if not any("sliding_window" in source_of(owner) for owner in owners):
+        text.sliding_window = None
+
+
+@cache
+def source_of(owner: type) -> str:
+    """The source of a class; ``""`` where it cannot be had."""
+    try:
+        return inspect.getsource(owner)
+    except (OSError, TypeError):
+        return ""
 
 
 def target_kv_group(config: PretrainedConfig, *, dtype: torch.dtype, fingerprint: str, name: str = "target") -> KVGroup:

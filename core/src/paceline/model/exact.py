@@ -45,7 +45,7 @@ def make_exact(model: nn.Module) -> None:
 def _replaceable(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     for parent in model.modules():
         for name, child in parent.named_children():
-            if isinstance(child, nn.Linear | Conv1D) or is_experts(child):
+            if type(child) in (nn.Linear, Conv1D) or is_experts(child):
                 yield parent, name, child
 
 

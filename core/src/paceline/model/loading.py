@@ -20,6 +20,7 @@ from transformers import (
 from paceline.model import bridge
 from paceline.model.architecture import (
     causal_lm_class,
+    drop_unused_window,
     max_positions,
     refuse_unsupported_class,
     refuse_unsupported_config,
@@ -139,6 +140,7 @@ def load_model(
         refuse_inexact_weights(config, name_or_path)
     model = _load_weights(checkpoint, config, name_or_path, resolve_dtype(dtype, on), on, trust_remote_code)
     _fix_rope(model, max_model_len)
+    drop_unused_window(model)
     tokenizer_path = checkpoint if tokenizer is None else _tokenizer_checkpoint(tokenizer, revision)
     read_tokenizer = _load_tokenizer(tokenizer_path, trust_remote_code)
     return _describe(model, read_tokenizer, name_or_path, numerics, checkpoint, quantization, packs)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from paceline.model.architecture import source_of
 from paceline.native.library import NativeLibrary
 from paceline.ops.packed_linear import packed_beside
 
@@ -36,9 +37,14 @@ def pack_linears(model: nn.Module, library: NativeLibrary, *, is_int8: bool = Fa
 
 def _groups(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[str, ...]]]:
     for parent in model.modules():
-        left = {name: child for name, child in parent.named_children() if type(child) in (nn.Linear, Conv1D)}
+        left = {name: child for name, child in parent.named_children() if _is_packed(parent, name, child)}
         for names in TOGETHER:
             if all(name in left for name in names):
                 yield parent, names
                 left = {name: child for name, child in left.items() if name not in names}
         yield from ((parent, (name,)) for name in left)
+
+
+def _is_packed(parent: nn.Module, name: str, child: nn.Module) -> bool:
+    """Whether it is a linear layer whose weight no code of its owner looks at, as some routers do."""
+    return type(child) in (nn.Linear, Conv1D) and f"self.{name}.weight" not in source_of(type(parent))

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from paceline.model.architecture import attention_windows, decoder_layers, text_config
+from paceline.model.architecture import attention_windows, decoder_layers, max_positions, text_config
 from paceline.model.bridge import own_attention
 from paceline.model.packing import TOGETHER
 from paceline.native.library import PANEL, NativeLibrary, pointer
@@ -84,18 +84,22 @@ def _agrees(model: PreTrainedModel, library: NativeLibrary) -> bool:
     caches = [(torch.zeros(shape), torch.zeros(shape)) for _ in decoder_layers(model)]
     vocab_size = model.get_input_embeddings().num_embeddings
     ids = torch.randint(0, vocab_size, (_PROBE_TOKENS,), generator=torch.Generator().manual_seed(0))
-    positions = torch.arange(_PROBE_TOKENS)
-    batch = AttentionBatch.build(
-        query_starts=np.array([0, _PROBE_TOKENS]),
-        visible=positions.numpy() + 1,
-        slots=positions.numpy(),
-        block_tables=np.array([[0, 1]]),
-        block_size=_PROBE_BLOCK,
-    )
-    logits, _ = PlainDecoder(model, library, caches, ()).forward(ids, positions, batch, positions)
-    with own_attention(model):
-        wanted = model(input_ids=ids[None], use_cache=False).logits[0]
-    return bool((logits - wanted).abs().max() <= _TOLERANCE * wanted.abs().max())
+    rows = torch.arange(_PROBE_TOKENS)
+    plain = PlainDecoder(model, library, caches, ())
+    for start in (0, max((max_positions(model.config) or 0) - _PROBE_TOKENS, 0)):  # some change with the position
+        batch = AttentionBatch.build(
+            query_starts=np.array([0, _PROBE_TOKENS]),
+            visible=rows.numpy() + 1,
+            slots=rows.numpy(),
+            block_tables=np.array([[0, 1]]),
+            block_size=_PROBE_BLOCK,
+        )
+        logits, _ = plain.forward(ids, rows + start, batch, rows)
+        with own_attention(model):
+            wanted = model(input_ids=ids[None], position_ids=rows[None] + start, use_cache=False).logits[0]
+        if not bool((logits - wanted).abs().max() <= _TOLERANCE * wanted.abs().max()):
+            return False
+    return True
 
 
 def _has_plain_parts(model: PreTrainedModel) -> bool:
@@ -107,9 +111,14 @@ def _has_plain_parts(model: PreTrainedModel) -> bool:
         and type(decoder.embed_tokens) is nn.Embedding
         and isinstance(model.get_output_embeddings(), PackedLinear)
         and getattr(text, "hidden_act", None) == "silu"
-        and _turns_whole_heads(model)
+        and _has_weight(decoder.norm)
         and all(_is_plain_layer(layer) for layer in decoder_layers(model))
+        and _turns_whole_heads(model)
     )
+
+
+def _has_weight(norm: nn.Module) -> bool:
+    return isinstance(getattr(norm, "weight", None), nn.Parameter)
 
 
 def _turns_whole_heads(model: PreTrainedModel) -> bool:
@@ -127,7 +136,9 @@ def _is_plain_layer(layer: nn.Module) -> bool:
         getattr(mlp, name, None) for name in _MLP_PARTS - {"act_fn"}
     ]
     return (
-        parts in (_ATTENTION_PARTS, _ATTENTION_PARTS | _HEAD_NORMS)
+        _has_weight(layer.input_layernorm)
+        and _has_weight(layer.post_attention_layernorm)
+        and parts in (_ATTENTION_PARTS, _ATTENTION_PARTS | _HEAD_NORMS)
         and {name for name, _ in mlp.named_children()} == _MLP_PARTS
         and all(isinstance(linear, PackedLinear) for linear in linears)
         and attention.head_dim in HEAD_SIZES

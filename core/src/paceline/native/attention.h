@@ -88,6 +88,15 @@ struct State {
 inline void weigh(State& state, float* scores, int64_t value_size) {
   float peak = state.peak;
   for (int i = 0; i < kTile; i += kLanes) peak = std::max(peak, largest(load(scores + i)));
+  if (peak == kNone) {  // nothing but scores of -inf so far, and perhaps NaN
+    bool has_nan = false;
+    for (int i = 0; i < kTile; ++i) {
+      has_nan |= scores[i] != scores[i];
+      scores[i] = scores[i] != scores[i] ? scores[i] : 0.0f;
+    }
+    if (has_nan) state.total = std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
   if (peak != state.peak) state.rescale(peak, value_size);
   Vector total = {};
   for (int i = 0; i < kTile; i += kLanes) {

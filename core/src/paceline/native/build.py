@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -46,23 +47,25 @@ def built_library(cache: Path) -> Path:
     return target
 
 
-def _compiler() -> str:
+def _compiler() -> list[str]:
+    """The command, with the arguments that CXX may have."""
     chosen = os.environ.get("CXX")
     candidates = (chosen,) if chosen else _COMPILERS
     for candidate in candidates:
-        found = shutil.which(candidate)
+        command = shlex.split(candidate)
+        found = shutil.which(command[0])
         if found:
-            return found
+            return [found, *command[1:]]
     raise NativeBuildError(
         f"no C++ compiler was found ({', '.join(candidates)}); install g++ or clang++, or name one with CXX"
     )
 
 
-def _key(compiler: str) -> str:
+def _key(compiler: list[str]) -> str:
     digest = hashlib.sha256()
     for part in (*(_FOLDER.joinpath(name).read_bytes() for name in _SOURCES), *(flag.encode() for flag in _FLAGS)):
         digest.update(len(part).to_bytes(8, "big") + part)
-    digest.update(_run([compiler, "--version"]).encode() + _cpu().encode())
+    digest.update(_run([*compiler, "--version"]).encode() + repr(compiler).encode() + _cpu().encode())
     return digest.hexdigest()[:32]
 
 
@@ -74,11 +77,11 @@ def _cpu() -> str:
     return f"{platform.machine()} {platform.processor()} {sorted(set(named))}"
 
 
-def _build(compiler: str, target: Path) -> None:
+def _build(compiler: list[str], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / "kernels.so"
-        _run([compiler, *_FLAGS, str(_FOLDER / "kernels.cpp"), "-o", str(made)])
+        _run([*compiler, *_FLAGS, str(_FOLDER / "kernels.cpp"), "-o", str(made)])
         made.replace(target)
 
 
