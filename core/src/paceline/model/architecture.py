@@ -90,13 +90,13 @@ def drop_unused_window(model: PreTrainedModel) -> None:
     if getattr(text, "layer_types", None) is not None or not getattr(text, "sliding_window", None):
         return
     decoder = model.get_decoder()
-    owners = {type(module) for module in (decoder, *decoder_layers(model)[0].modules())}
+    owners: set[Any] = {type(module) for module in (decoder, *decoder_layers(model)[0].modules())}
     if not any("sliding_window" in source_of(owner) for owner in owners):
         text.sliding_window = None
 
 
 @cache
-def source_of(owner: type) -> str:
+def source_of(owner: Any) -> str:
     """The source of a class; ``""`` where it cannot be had."""
     try:
         return inspect.getsource(owner)

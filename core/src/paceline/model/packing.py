@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch import nn
 from transformers.pytorch_utils import Conv1D
@@ -47,4 +48,5 @@ def _groups(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[str, ...]]]:
 
 def _is_packed(parent: nn.Module, name: str, child: nn.Module) -> bool:
     """Whether it is a linear layer whose weight no code of its owner looks at, as some routers do."""
-    return type(child) in (nn.Linear, Conv1D) and f"self.{name}.weight" not in source_of(type(parent))
+    owner: Any = type(parent)
+    return type(child) in (nn.Linear, Conv1D) and f"self.{name}.weight" not in source_of(owner)
