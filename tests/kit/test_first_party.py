@@ -124,14 +124,14 @@ class TestResidue(ConstraintContract):
 
 @pytest.mark.usefixtures("engine_probes")
 class TestTenant(IdentityContract):
-    plugin = "engine_probes:tenant"
+    plugin = "kit_probes:tenant"
     apart = TENANTS
     expected_failures = PROBE
 
 
 @pytest.mark.usefixtures("engine_probes")
 class TestWatching(ObserverContract):
-    plugin = "engine_probes:watching"
+    plugin = "kit_probes:watching"
     expected_failures = WATCHING
 
 
