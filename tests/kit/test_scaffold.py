@@ -74,6 +74,12 @@ def test_packages_are_small(packages: dict[str, Path]) -> None:
         assert num_lines < 60, f"{kind}: {num_lines} lines"
 
 
+def test_the_command_says_what_it_wrote_as_json(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["plugins", "new", "proposer", "my-idea", "--folder", str(tmp_path), "--json"])
+    written = json.loads(done.stdout)["written"]
+    assert sorted(map(Path, written)) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
+
+
 def test_the_command_says_what_it_wrote(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["plugins", "new", "eviction-policy", "my-idea", "--folder", str(tmp_path)])
     assert done.exit_code == 0

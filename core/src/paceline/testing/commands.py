@@ -69,6 +69,7 @@ def new_command(
     kind: Annotated[str, typer.Argument(help="Kind of plugin, such as proposer.")],
     name: Annotated[str, typer.Argument(help="Name of the package, such as my-idea; the plugin is my_idea.")],
     folder: Annotated[Path, typer.Option("--folder", help="Where the package's folder is made.")] = Path("."),
+    as_json: AsJson = False,
 ) -> None:
     """Write a package with a plugin that works, and its test.
 
@@ -82,5 +83,7 @@ def new_command(
 
     with clean_exit():
         written = write_package(kind, name, folder)
-    for path in written:
-        typer.echo(path)
+    if as_json:
+        print_json({"written": [str(path) for path in written]})
+    else:
+        typer.echo("\n".join(map(str, written)))
