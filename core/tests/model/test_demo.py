@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from paceline.model.checkpoint import demo_gguf
-from paceline.model.demo import cache_folder, converted
+from paceline.model.demo import converted
 from paceline.model.errors import MissingPackageError
 from paceline.model.load_check import check_model
 from paceline.model.loading import load_model
+from paceline.native.build import cache_folder
 from paceline.ops.select import select_ops
 
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["cache_folder", "converted"]
+__all__ = ["converted"]
 
 _FORMAT = "1"
-
-
-def cache_folder() -> Path:
-    """``$PACELINE_CACHE``, or ``~/.cache/paceline``."""
-    return Path(os.environ.get("PACELINE_CACHE") or "~/.cache/paceline").expanduser()
 
 
 def converted(gguf: Path, convert: Callable[[Path, Path], None], folder: Path) -> Path:

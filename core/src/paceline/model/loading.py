@@ -27,7 +27,7 @@ from paceline.model.architecture import (
     text_config,
 )
 from paceline.model.checkpoint import DEMO_NAME, demo_gguf, find_checkpoint, require_gguf_packages
-from paceline.model.demo import cache_folder, converted
+from paceline.model.demo import converted
 from paceline.model.device import resolve_device, resolve_dtype
 from paceline.model.errors import CheckpointError, UnsupportedModelError
 from paceline.model.exact import make_exact, refuse_inexact_host
@@ -43,6 +43,7 @@ from paceline.model.quantization import (
     refuse_unknown_method,
 )
 from paceline.model.rope import fix_rope
+from paceline.native.build import cache_folder
 from paceline.native.library import NativeLibrary, native_library
 
 __all__ = ["LoadedModel", "load_model"]

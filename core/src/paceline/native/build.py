@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paceline.api.errors import PacelineError
 
-__all__ = ["NativeBuildError", "built_library"]
+__all__ = ["NativeBuildError", "built_library", "cache_folder"]
 
 _FOLDER = Path(__file__).parent
 _SOURCES = ("kernels.cpp", "decoder.h", "attention.h", "matmul.h", "sampling.h", "vectors.h")
@@ -26,6 +26,11 @@ class NativeBuildError(PacelineError):
     """The kernels cannot be built here."""
 
     code = "PACELINE-E321"
+
+
+def cache_folder() -> Path:
+    """Where what is made once for this machine is kept: ``$PACELINE_CACHE``, or ``~/.cache/paceline``."""
+    return Path(os.environ.get("PACELINE_CACHE") or "~/.cache/paceline").expanduser()
 
 
 def built_library(cache: Path) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.native.build import NativeBuildError, built_library
+from paceline.native.build import NativeBuildError, built_library, cache_folder
 
 __all__ = ["PANEL", "NativeKernelWarning", "NativeLibrary", "native_library", "pack", "pointer"]
 
@@ -101,7 +101,7 @@ def native_library() -> NativeLibrary | None:
     if os.environ.get("PACELINE_NATIVE") == "0":
         return None
     try:
-        library = NativeLibrary(built_library(_cache_folder()))
+        library = NativeLibrary(built_library(cache_folder()))
         _check(library)
     except (NativeBuildError, OSError) as error:
         warnings.warn(
@@ -112,10 +112,6 @@ def native_library() -> NativeLibrary | None:
         )
         return None
     return library
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("PACELINE_CACHE") or "~/.cache/paceline").expanduser()
 
 
 def _check(library: NativeLibrary) -> None:
