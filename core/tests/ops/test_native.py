@@ -12,6 +12,7 @@ import torch
 from paceline.native import build, library
 from paceline.native.build import NativeBuildError, built_library
 from paceline.native.library import NativeKernelWarning, native_library, pack
+from paceline.ops.attention import paged_attention
 from paceline.ops.native_attention import NativeAttention
 from paceline.ops.native_rows import native_rows
 from paceline.ops.packed_linear import packed_beside
@@ -171,3 +172,28 @@ def test_few_contenders_are_left_and_the_winner_is_among_them(native, size: int,
         own = found[found[:, 0] == row, 1].tolist()
         assert winner in own and own == sorted(own)
         assert len(own) <= 60
+
+
+def test_scores_of_minus_infinity_weigh_nothing(native, make_world, seq) -> None:
+    """A whole tile of 16 such keys comes first; what follows is as if they were not there."""
+    world = make_world()
+    seqs = [seq.chain(19, 1)]
+    tables = world.tables(seqs)
+    batch = world.batch(seqs, tables)
+    q = world.queries(1).abs() + 1
+    block_size = world.k.shape[1]
+    for position in range(16):
+        world.k[tables[0][position // block_size], position % block_size] = -1e38
+    out = NativeAttention(native, None)(q * 1e3, world.k, world.v, batch, world.scale)
+    wanted = paged_attention(q * 1e3, world.k, world.v, batch, world.scale)
+    assert out.isfinite().all()
+    torch.testing.assert_close(out, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_cxx_may_have_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native) -> None:
+    commands = []
+    monkeypatch.setattr(build, "_run", lambda command: commands.append(command) or "")
+    monkeypatch.setattr(build, "_build", lambda compiler, target: commands.append(compiler))
+    monkeypatch.setenv("CXX", "sh -x -y")
+    built_library(tmp_path)
+    assert [command[1:] for command in commands] == [["-x", "-y", "--version"], ["-x", "-y"]]
