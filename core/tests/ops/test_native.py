@@ -16,7 +16,6 @@ from paceline.ops.attention import paged_attention
 from paceline.ops.native_attention import NativeAttention
 from paceline.ops.native_rows import native_rows
 from paceline.ops.packed_linear import packed_beside
-from paceline.sampling.noise import gumbel, row_keys
 
 
 @pytest.fixture(scope="module")
@@ -155,23 +154,6 @@ def test_a_build_that_computes_wrongly_is_not_used(native, fault: str) -> None:
 
     with pytest.raises(NativeBuildError, match="fail their self-test on this machine"):
         library._check(Faulty())
-
-
-# -- sampling --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [1, 15, 300, 49152])
-@pytest.mark.parametrize("spread", [0.0, 1.0, 30.0])
-def test_few_contenders_are_left_and_the_winner_is_among_them(native, size: int, spread: float) -> None:
-    scores = torch.randn(6, size) * spread
-    scores[1, 1::2] = -torch.inf
-    seeds, positions = torch.arange(6) * 7919, torch.arange(6)
-    winners = (scores + gumbel(seeds, positions, torch.arange(size))).argmax(-1)
-    found = native.contenders(scores, *(key.contiguous() for key in row_keys(seeds, positions)))
-    for row, winner in enumerate(winners.tolist()):
-        own = found[found[:, 0] == row, 1].tolist()
-        assert winner in own and own == sorted(own)
-        assert len(own) <= 60
 
 
 def test_scores_of_minus_infinity_weigh_nothing(native, make_world, seq) -> None:

@@ -60,7 +60,8 @@ def test_the_lowest_id_wins_a_tie_of_noisy_scores(build_rows, monkeypatch):
     monkeypatch.setattr(f"{CHOICE}.gumbel_of", lambda keys, ids: torch.zeros(ids.shape))
     monkeypatch.setattr(f"{CHOICE}.gumbel_estimate", lambda keys, ids: torch.zeros(len(keys[0]), len(ids)))
     logits = torch.tensor([[0.0, 1.0, 1.0, 0.5, 1.0]] * 2)
-    assert sample(logits, build_rows([{}, {"top_k": 4}])).tokens.tolist() == [1, 1]
+    rows = build_rows([{}, {"top_k": 4}])
+    assert choose(process(logits, rows), rows).tokens.tolist() == [1, 1]
 
 
 def test_near_ties_are_decided_by_the_noise_itself_not_its_estimate(build_rows):

@@ -105,6 +105,8 @@ def _emitter_drafts(plan: Plan) -> tuple[np.ndarray, np.ndarray | None]:
 
 def _follow(plan: Plan, chosen: np.ndarray) -> Outcome:
     tokens, parents = _emitter_drafts(plan)
+    if not tokens.shape[1]:
+        return Outcome(chosen, np.ones(len(chosen), dtype=np.int64), np.zeros(len(chosen), dtype=np.int64), tokens)
     if parents is None:
         accepted = accept_chain(torch.from_numpy(tokens), torch.from_numpy(chosen)).numpy()
         nodes = np.where(np.arange(tokens.shape[1]) < accepted[:, None], np.arange(tokens.shape[1]), -1)

@@ -35,12 +35,11 @@ void paceline_decoder(const Decoder* decoder, const Rows* rows, const float* cos
   }
 }
 
-// ids [rows, size]: of each row the counts[row] first are those that may win with noise of the row's two keys.
-void paceline_contenders(const float* scores, const uint32_t* first, const uint32_t* second, int64_t rows, int64_t size,
-                         int64_t* ids, int64_t* counts, int64_t num_threads) {
+// tokens [rows] of scores [rows, size] that lie stride apart; -1 where a row has no scores to trust.
+void paceline_sample(const float* scores, int64_t stride, int64_t rows, int64_t size, const Sampling* sampling,
+                     int64_t* tokens, int64_t num_threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(num_threads) if (rows > 1)
-  for (int64_t r = 0; r < rows; ++r)
-    counts[r] = contenders(scores + r * size, size, first[r], second[r], ids + r * size);
+  for (int64_t r = 0; r < rows; ++r) tokens[r] = sampled(scores + r * stride, size, *sampling, r);
 }
 
 void paceline_rms_norm(const Decoder* decoder, const float* x, const float* weight, int64_t rows, float* out) {

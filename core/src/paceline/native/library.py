@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -23,13 +24,21 @@ _SIGNATURES = {
     "paceline_matmul_int8": [_POINTER] * 5 + [_INT64] * 4,
     "paceline_attention": [_POINTER, _INT64, _POINTER, _POINTER, _POINTER, _POINTER, _INT64],
     "paceline_decoder": [_POINTER] * 6,
-    "paceline_contenders": [_POINTER] * 3 + [_INT64] * 2 + [_POINTER] * 2 + [_INT64],
+    "paceline_sample": [_POINTER, _INT64, _INT64, _INT64, _POINTER, _POINTER, _INT64],
     "paceline_rms_norm": [_POINTER, _POINTER, _POINTER, _INT64, _POINTER],
 }
 
 
 class NativeKernelWarning(UserWarning):
     """The kernels are not in use, and what is runs several times slower."""
+
+
+class SamplingStruct(ctypes.Structure):
+    """`Sampling` of sampling.h."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_void_p) for name in ("temperature", "top_k", "top_p", "min_p", "seeds", "positions")
+    )
 
 
 class NativeLibrary:
@@ -64,16 +73,22 @@ class NativeLibrary:
         self.functions.paceline_matmul_int8(*map(pointer, tensors), *sizes)
         return out
 
-    def contenders(self, scores: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """int64 [n, 2]: rows and ids of scores [rows, size] that may win with the noise of int32 keys [rows]."""
+    def sample(self, scores: torch.Tensor, columns: Sequence[torch.Tensor]) -> torch.Tensor:
+        """int64 [rows]: the token of each row of scores [rows, size], -1 where there are none to trust.
+
+        Args:
+            scores: Rows may lie apart.
+            columns: [rows] each: temperature, top_k, top_p, min_p, seeds and positions of ``RowParams``.
+        """
         num_rows, size = scores.shape
-        ids, counts = torch.empty(num_rows, size, dtype=torch.int64), torch.empty(num_rows, dtype=torch.int64)
-        tensors = map(pointer, (scores, first, second))
-        self.functions.paceline_contenders(
-            *tensors, num_rows, size, pointer(ids), pointer(counts), torch.get_num_threads()
+        assert scores.stride(1) == 1 or size == 1
+        tokens = torch.empty(num_rows, dtype=torch.int64)
+        struct = SamplingStruct(*map(pointer, columns))
+        sizes = (scores.stride(0), num_rows, size)
+        self.functions.paceline_sample(
+            pointer(scores), *sizes, ctypes.byref(struct), pointer(tokens), torch.get_num_threads()
         )
-        found = [ids[row, :count] for row, count in enumerate(counts.tolist())]
-        return torch.stack([torch.arange(num_rows).repeat_interleave(counts), torch.cat(found)], dim=1)
+        return tokens
 
 
 def pointer(tensor: torch.Tensor | np.ndarray | None) -> int | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.native.library import native_library
+from paceline.sampling.edits import edit
 from paceline.sampling.noise import RowKeys, gumbel_estimate, gumbel_of, row_keys, row_slices
 from paceline.sampling.pipeline import process
 from paceline.sampling.rows import RowParams
@@ -32,8 +33,17 @@ class Choice:
 
 
 def sample(logits: Tensor, rows: RowParams) -> Choice:
-    """Process raw logits float32 ``[R, V]`` and choose; the one rule of verifier and coupled proposers."""
-    return choose(process(logits, rows), rows)
+    """Process raw logits float32 ``[R, V]`` and choose; the one rule of verifier and coupled proposers.
+
+    On the CPU the native kernel does it, with the same tokens.
+    """
+    library = native_library() if logits.device.type == "cpu" else None
+    if library is None:
+        return choose(process(logits, rows), rows)
+    columns = (rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.seeds, rows.positions)
+    tokens = library.sample(edit(logits, rows.allowed, rows.banned, rows.bias, rows.penalties), columns)
+    invalid = tokens < 0
+    return Choice(tokens.masked_fill_(invalid, 0), invalid)
 
 
 def choose(scores: Tensor, rows: RowParams) -> Choice:
@@ -65,9 +75,6 @@ def _survivors(scores: Tensor, keys: RowKeys, part: Tensor) -> Tensor:
 
 def _contenders(scores: Tensor, keys: RowKeys, part: Tensor) -> Tensor:
     """The few ids that can still win once an estimate of the noise is added; the margin covers its error twice."""
-    library = native_library() if scores.device.type == "cpu" else None
-    if library is not None:
-        return library.contenders(scores[part], *(key[part] for key in keys))
     ids = torch.arange(scores.shape[1], device=scores.device)
 
     def can_win(rows: Tensor) -> Tensor:
