@@ -1,18 +1,13 @@
-// Paged attention. Scores and sums of a row and head follow its keys in tiles of 16 by their number, so a result is a
-// function of the row and its keys alone. Online softmax: Milakov, Gimelshein 2018.
+// Paged attention. Scores and sums of a row and head follow its keys in tiles of 32 by their number, so a result is a
+// function of the row and its keys alone.
 #pragma once
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
-#include "vectors.h"
+#include "tiles.h"
 
 namespace paceline {
 
-constexpr int kTile = 16;      // keys
-constexpr int kUnitRows = 8;   // rows of a sequence that read the same keys together
-constexpr float kNone = -std::numeric_limits<float>::infinity();
+constexpr int kUnitRows = 8;  // rows of a sequence that read the same keys together
 
 // One layer's KV, [blocks, block_size, kv_heads, size]; both sizes are one of those below.
 struct Cache {
@@ -39,167 +34,117 @@ struct Heads {
   int64_t first, count;
 };
 
-struct Scoring {
-  float scale, softcap;  // 0 = none
-  int64_t window;        // 0 = all
-  const float* sinks;    // by head, or null
+// Rows of one sequence, and for each its lowest key; some row reads each of the keys [start, stop).
+struct Unit {
+  int64_t first_row, num_rows, start, stop;
+  int64_t lowest[kUnitRows];
 };
 
-inline int64_t entry_of(const Cache& cache, const Rows& rows, int64_t row, int64_t key) {
+inline Unit unit_of(const Rows& rows, int64_t window, int64_t first_row, int64_t num_rows) {
+  Unit unit{first_row, num_rows, rows.num_keys[first_row], 0, {}};
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const int64_t keys = rows.num_keys[first_row + r], first = rows.first_keys[rows.sequence[first_row]];
+    unit.lowest[r] = window ? std::max(first, keys - window) : first;
+    unit.start = std::min(unit.start, unit.lowest[r]);
+    unit.stop = std::max(unit.stop, keys);
+  }
+  return unit;
+}
+
+inline Span span_of(int64_t tile, int64_t first, int64_t stop) {
+  const int64_t low = std::max<int64_t>(first - tile, 0), high = std::min<int64_t>(stop - tile, kTile);
+  return {static_cast<int>(low), static_cast<int>(high)};
+}
+
+// Find a span of a tile's keys of a row, block by block; the other keys of the tile stand where the first does. Where
+// the span is empty, what was found before stays.
+inline void locate(const Cache& cache, const Rows& rows, int64_t row, int64_t tile, Span span, int64_t head,
+                   Places& places) {
+  if (span.first >= span.stop) return;
+  const int64_t key_stride = cache.kv_heads * cache.key_size, value_stride = cache.kv_heads * cache.value_size;
+  const int64_t* table = rows.tables + rows.sequence[row] * rows.table_width;
   const int64_t visible = rows.visible[row];
-  const int64_t place = key < visible ? key : rows.paths[row * rows.path_width + key - visible];
-  const int64_t block = rows.tables[rows.sequence[row] * rows.table_width + place / cache.block_size];
-  return (block * cache.block_size + place % cache.block_size) * cache.kv_heads;
-}
-
-// Ask for the entries of a row's next tile while this one is worked on.
-inline void prefetch(const Cache& cache, const Rows& rows, int64_t row, int64_t tile, Heads heads) {
-  const int64_t stop = std::min(tile + kTile, rows.num_keys[row]);
-  for (int64_t key = tile; key < stop; ++key) {
-    const int64_t entry = entry_of(cache, rows, row, key) + heads.first;
-    for (int64_t d = 0; d < heads.count * cache.key_size; d += 16) {
-      __builtin_prefetch(cache.keys + entry * cache.key_size + d);
-      __builtin_prefetch(cache.values + entry * cache.value_size + d);
+  for (int64_t i = span.first, run; i < span.stop; i += run) {
+    const int64_t key = tile + i, place = key < visible ? key : rows.paths[row * rows.path_width + key - visible];
+    const int64_t within = place % cache.block_size;
+    const int64_t entry = table[place / cache.block_size] * cache.block_size + within;
+    run = key < visible ? std::min({span.stop - i, visible - key, cache.block_size - within}) : 1;
+    for (int64_t k = 0; k < run; ++k) {
+      places.keys[i + k] = cache.keys + (entry + k) * key_stride + head * cache.key_size;
+      places.values[i + k] = cache.values + (entry + k) * value_stride + head * cache.value_size;
     }
   }
-}
-
-template <int kVectors>
-inline float dot(const Vector* a, const float* b) {
-  Vector total = a[0] * load(b);
-  for (int v = 1; v < kVectors; ++v) total += a[v] * load(b + v * kLanes);
-  return sum(total);
-}
-
-// Softmax of one row and head so far: the largest score, the sum of weights and the weighted values.
-struct State {
-  float peak = kNone, total = 0;
-  float* values;
-
-  void rescale(float new_peak, int64_t size) {
-    const float factor = peak == kNone ? 0.0f : exponential(peak - new_peak);
-    total *= factor;
-    for (int64_t i = 0; i < size; i += kLanes) store(values + i, load(values + i) * factor);
-    peak = new_peak;
+  for (int i = 0; i < kTile; ++i) {
+    if (i >= span.first && i < span.stop) continue;
+    places.keys[i] = places.keys[span.first];
+    places.values[i] = places.values[span.first];
   }
-};
-
-// Turn a tile's scores into weights in place, and rescale what was summed before. NaN stays NaN.
-inline void weigh(State& state, float* scores, int64_t value_size) {
-  float peak = state.peak;
-  for (int i = 0; i < kTile; i += kLanes) peak = std::max(peak, largest(load(scores + i)));
-  if (peak == kNone) {  // nothing but scores of -inf so far, and perhaps NaN
-    bool has_nan = false;
-    for (int i = 0; i < kTile; ++i) {
-      has_nan |= scores[i] != scores[i];
-      scores[i] = scores[i] != scores[i] ? scores[i] : 0.0f;
-    }
-    if (has_nan) state.total = std::numeric_limits<float>::quiet_NaN();
-    return;
-  }
-  if (peak != state.peak) state.rescale(peak, value_size);
-  Vector total = {};
-  for (int i = 0; i < kTile; i += kLanes) {
-    const Vector weights = exponential(load(scores + i) - peak);
-    store(scores + i, weights);
-    total += weights;
-  }
-  state.total += sum(total);
-}
-
-// Keys [first, stop) of a tile, for several query heads of the KV head at an offset; the rest is not read.
-template <int kHeads, int kVectors>
-void add_tile(State* states, const float* query, const Cache& cache, const Scoring& scoring, const float* const* keys,
-              const float* const* values, int64_t offset, int first, int stop) {
-  alignas(64) float scores[kHeads][kTile];
-  Vector q[kHeads][kVectors], sums[kHeads][kVectors];
-  for (int h = 0; h < kHeads; ++h) {
-    for (int v = 0; v < kVectors; ++v) q[h][v] = load(query + h * cache.key_size + v * kLanes);
-    for (int i = 0; i < kTile; ++i) scores[h][i] = kNone;
-  }
-  for (int i = first; i < stop; ++i)
-    for (int h = 0; h < kHeads; ++h) scores[h][i] = dot<kVectors>(q[h], keys[i] + offset) * scoring.scale;
-  for (int h = 0; h < kHeads; ++h) {
-    if (scoring.softcap != 0)
-      for (int i = first; i < stop; ++i) scores[h][i] = scoring.softcap * std::tanh(scores[h][i] / scoring.softcap);
-    weigh(states[h], scores[h], cache.value_size);
-    for (int v = 0; v < kVectors; ++v) sums[h][v] = load(states[h].values + v * kLanes);
-  }
-  for (int i = first; i < stop; ++i)
-    for (int v = 0; v < kVectors; ++v) {
-      const Vector value = load(values[i] + offset + v * kLanes);
-      for (int h = 0; h < kHeads; ++h) sums[h][v] += scores[h][i] * value;
-    }
-  for (int h = 0; h < kHeads; ++h)
-    for (int v = 0; v < kVectors; ++v) store(states[h].values + v * kLanes, sums[h][v]);
-}
-
-// All query heads of one KV head, a few at a time.
-template <int kVectors>
-void add_heads(int64_t group, State* states, const float* query, const Cache& cache, const Scoring& scoring,
-               const float* const* keys, const float* const* values, int64_t offset, int first, int stop) {
-  for (; group >= 3; group -= 3, states += 3, query += 3 * cache.key_size)
-    add_tile<3, kVectors>(states, query, cache, scoring, keys, values, offset, first, stop);
-  if (group == 2) add_tile<2, kVectors>(states, query, cache, scoring, keys, values, offset, first, stop);
-  if (group == 1) add_tile<1, kVectors>(states, query, cache, scoring, keys, values, offset, first, stop);
 }
 
 inline void finish(State& state, float sink, float* out, int64_t size) {
+  float total = sum(state.total);
   if (sink != kNone) {
     state.rescale(std::max(state.peak, sink), size);
-    state.total += exponential(sink - state.peak);
+    total = sum(state.total) + exponential(sink - state.peak);
   }
-  for (int64_t i = 0; i < size; i += kLanes) store(out + i, load(state.values + i) / state.total);
+  for (int64_t i = 0; i < size; i += kLanes) store(out + i, load(state.values + i) / total);
+}
+
+// Read a tile once from end to end: that streams, which reading head by head does not, and prefetches measured slower.
+inline void touch(const Places& places, int64_t size) {
+  for (const auto& entries : {places.keys, places.values})
+    for (int i = 0; i < kTile; ++i)
+      for (int64_t d = 0; d < size; d += 16) static_cast<void>(*static_cast<const volatile float*>(entries[i] + d));
+}
+
+// Where each row of a unit finds a tile: where the last row does if it sees no more than both have in common.
+struct UnitPlaces {
+  Places shared, own[kUnitRows];
+  const Places* of_row[kUnitRows];
+  Span spans[kUnitRows];
+};
+
+inline void locate_unit(const Cache& cache, const Rows& rows, const Unit& unit, int64_t tile, int64_t head,
+                        UnitPlaces& places) {
+  const int64_t last = unit.first_row + unit.num_rows - 1;
+  locate(cache, rows, last, tile, span_of(tile, unit.start, rows.num_keys[last]), head, places.shared);
+  for (int64_t r = 0; r < unit.num_rows; ++r) {
+    const int64_t row = unit.first_row + r;
+    const Span span = places.spans[r] = span_of(tile, unit.lowest[r], rows.num_keys[row]);
+    const bool is_shared = row == last || tile + span.stop <= std::min(rows.visible[row], rows.visible[last]);
+    places.of_row[r] = is_shared ? &places.shared : &places.own[r];
+    if (!is_shared) locate(cache, rows, row, tile, span, head, places.own[r]);
+  }
 }
 
 // The query heads of some KV heads, for a few rows of one sequence.
 template <int kVectors>
 void attend_unit(const float* queries, int64_t query_stride, int64_t num_heads, const Cache& cache, const Rows& rows,
-                 const Scoring& scoring, int64_t first_row, int64_t num_rows, Heads kv_heads, float* out) {
-  const int64_t group = num_heads / cache.kv_heads, size = cache.value_size, own_heads = group * kv_heads.count;
+                 const Scoring& scoring, const Unit& unit, Heads kv_heads, float* out) {
+  constexpr int64_t size = kVectors * kLanes;
+  const int64_t group = num_heads / cache.kv_heads, own_heads = group * kv_heads.count;
   thread_local std::vector<float> sums;
   thread_local std::vector<State> states;
-  sums.assign(num_rows * own_heads * size, 0.0f);
-  states.assign(num_rows * own_heads, State{});
-  for (int64_t i = 0; i < num_rows * own_heads; ++i) states[i].values = sums.data() + i * size;
-  int64_t lowest[kUnitRows], start = rows.num_keys[first_row], stop = 0;
-  for (int64_t r = 0; r < num_rows; ++r) {
-    const int64_t keys = rows.num_keys[first_row + r];
-    lowest[r] = rows.first_keys[rows.sequence[first_row]];
-    if (scoring.window) lowest[r] = std::max(lowest[r], keys - scoring.window);
-    start = std::min(start, lowest[r]);
-    stop = std::max(stop, keys);
-  }
-  for (int64_t tile = start / kTile * kTile; tile < stop; tile += kTile) {
-    const float *keys[kTile], *values[kTile];
-    prefetch(cache, rows, first_row + num_rows - 1, tile + kTile, kv_heads);
-    int64_t shared_row = -1;  // the row whose entries stand in keys and values, while all of the tile is visible to it
-    for (int64_t r = 0; r < num_rows; ++r) {
-      const int64_t row = first_row + r;
-      const int first = std::max<int64_t>(lowest[r] - tile, 0);
-      const int last = std::min<int64_t>(rows.num_keys[row] - tile, kTile);
-      if (first >= last) continue;
-      const bool is_whole = rows.visible[row] >= tile + kTile;
-      if (!is_whole || shared_row < 0) {
-        for (int i = is_whole ? 0 : first; i < last; ++i) {
-          const int64_t entry = entry_of(cache, rows, row, tile + i) + kv_heads.first;
-          keys[i] = cache.keys + entry * cache.key_size;
-          values[i] = cache.values + entry * cache.value_size;
-        }
-        shared_row = is_whole ? row : -1;
-      }
-      for (int64_t h = 0; h < kv_heads.count; ++h) {
-        const float* query = queries + row * query_stride + (kv_heads.first + h) * group * cache.key_size;
+  sums.assign(unit.num_rows * own_heads * size, 0.0f);
+  states.assign(unit.num_rows * own_heads, State{});
+  for (size_t i = 0; i < states.size(); ++i) states[i].values = sums.data() + i * size;
+  UnitPlaces places;
+  for (int64_t tile = unit.start / kTile * kTile; tile < unit.stop; tile += kTile) {
+    locate_unit(cache, rows, unit, tile, kv_heads.first, places);
+    touch(places.shared, kv_heads.count * size);
+    for (int64_t h = 0; h < kv_heads.count; ++h)
+      for (int64_t r = 0; r < unit.num_rows; ++r) {
+        if (places.spans[r].first >= places.spans[r].stop) continue;
+        const float* query = queries + (unit.first_row + r) * query_stride + (kv_heads.first + h) * group * size;
         State* own = states.data() + r * own_heads + h * group;
-        add_heads<kVectors>(group, own, query, cache, scoring, keys, values, h * size, first, last);
+        add_heads<kVectors>(group, own, query, scoring, *places.of_row[r], h * size, places.spans[r]);
       }
-    }
   }
-  for (int64_t r = 0; r < num_rows; ++r)
+  for (int64_t r = 0; r < unit.num_rows; ++r)
     for (int64_t h = 0; h < own_heads; ++h) {
       const int64_t head = kv_heads.first * group + h;
       finish(states[r * own_heads + h], scoring.sinks ? scoring.sinks[head] : kNone,
-             out + ((first_row + r) * num_heads + head) * size, size);
+             out + ((unit.first_row + r) * num_heads + head) * size, size);
     }
 }
 
@@ -211,8 +156,8 @@ void attend_units(const float* queries, int64_t query_stride, int64_t heads, con
 #pragma omp parallel for schedule(dynamic) num_threads(num_threads)
   for (int64_t work = 0; work < rows.num_units * parts; ++work) {
     const int64_t* unit = rows.units + work / parts * 2;
-    attend_unit<kVectors>(queries, query_stride, heads, cache, rows, scoring, unit[0], unit[1],
-                          Heads{work % parts * count, count}, out);
+    attend_unit<kVectors>(queries, query_stride, heads, cache, rows, scoring,
+                          unit_of(rows, scoring.window, unit[0], unit[1]), Heads{work % parts * count, count}, out);
   }
 }
 

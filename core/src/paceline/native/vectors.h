@@ -35,6 +35,14 @@ inline Vector load(const int8_t* at) {
 
 inline void store(float* at, Vector values) { *reinterpret_cast<Vector*>(at) = values; }
 
+// A vector that stays in a register: compilers else read it from memory again at each use.
+inline Vector held(Vector values) {
+#if defined(__x86_64__)
+  asm("" : "+x"(values));
+#endif
+  return values;
+}
+
 inline Vector all(float value) { return Vector{} + value; }
 
 // All lanes as one, always in the same order: halves are combined until one lane is left.
@@ -60,6 +68,26 @@ inline float folded(Vector values, Combine combine) {
 
 inline float sum(Vector values) {
   return folded(values, [](auto a, auto b) { return a + b; });
+}
+
+// The sums of four vectors times a factor, side by side; each in the same order.
+inline void store_sums(float* at, const Vector (&rows)[4], float factor) {
+#if defined(__AVX2__)
+  __m256 halves[4];
+  for (int i = 0; i < 4; ++i) {
+#if defined(__AVX512F__)
+    halves[i] = _mm512_castps512_ps256(rows[i]) + (__m256)_mm512_extractf64x4_pd((__m512d)rows[i], 1);
+#else
+    halves[i] = (__m256)rows[i];
+#endif
+  }
+  const __m256 first = _mm256_unpacklo_ps(halves[0], halves[1]) + _mm256_unpackhi_ps(halves[0], halves[1]);
+  const __m256 second = _mm256_unpacklo_ps(halves[2], halves[3]) + _mm256_unpackhi_ps(halves[2], halves[3]);
+  const __m256 all_four = _mm256_shuffle_ps(first, second, 0x44) + _mm256_shuffle_ps(first, second, 0xee);
+  _mm_storeu_ps(at, (_mm256_castps256_ps128(all_four) + _mm256_extractf128_ps(all_four, 1)) * factor);
+#else
+  for (int i = 0; i < 4; ++i) at[i] = sum(rows[i]) * factor;
+#endif
 }
 
 inline float largest(Vector values) {
