@@ -1,4 +1,4 @@
-"""Models on the native kernels: which run in one call, what they give, and weights of 8 bits."""
+"""Models on the native kernels: which run in one call, what they give, and weights of 8 and 4 bits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from paceline.model import loading
+from paceline.engine.llm import LLM
+from paceline.model import loading, packing
 from paceline.model.errors import UnsupportedModelError
 from paceline.model.load_check import check_model
 from paceline.model.loading import load_model
 from paceline.model.packing import pack_linears
 from paceline.native.library import native_library
+from paceline.ops.nibbles import GROUP, REFINEMENTS, rounded_to_nibbles
 from paceline.ops.packed_linear import PackedLinear, rounded
 from paceline.ops.select import select_ops
+from paceline.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.skipif(native_library() is None, reason="the native kernels cannot be built here")
 
@@ -82,44 +85,105 @@ def test_taps_of_one_pass_are_not_those_of_the_next(tiny_model, sequences):
     assert torch.equal(first, kept)
 
 
-# -- 8 bits ----------------------------------------------------------------------------------------------------------
+# -- 8 and 4 bits ----------------------------------------------------------------------------------------------------
+
+
+def rounded_weight(weight, bits):
+    if bits == 4:
+        return rounded_to_nibbles(weight).weights(weight.shape[1])
+    values, scale = rounded(weight)
+    return values * scale[:, None]
 
 
 @pytest.fixture
 def with_rounded_weights(tiny_path, tmp_path):
-    """``name -> directory`` of the same model, whose linear layers have the weights that 8 bits give."""
+    """``(name, quantization) -> directory`` of the same model, whose linear layers have the weights that it gives."""
 
-    def save(name):
+    def save(name, quantization):
         model = AutoModelForCausalLM.from_pretrained(tiny_path(name))
+        head = model.get_output_embeddings()
         with torch.no_grad():
             for module in model.modules():
                 if isinstance(module, torch.nn.Linear):
-                    values, scale = rounded(module.weight)
-                    module.weight.copy_(values * scale[:, None])
+                    bits = 4 if quantization == "int4" and module is not head else 8
+                    module.weight.copy_(rounded_weight(module.weight, bits))
         model.save_pretrained(tmp_path / name)
         return tmp_path / name
 
     return save
 
 
+QUANTIZATIONS = ["int8", "int4"]
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
 @pytest.mark.parametrize("name", ["llama", "qwen2", "phi3"])
-def test_8_bits_give_what_the_rounded_weights_give(name, tiny_path, with_rounded_weights, sequences, own_logits):
+def test_rounding_gives_what_the_rounded_weights_give(
+    quantization, name, tiny_path, with_rounded_weights, sequences, own_logits
+):
     ids = random_ids(25)
-    loaded = load_model(str(tiny_path(name)), quantization="int8")
+    loaded = load_model(str(tiny_path(name)), quantization=quantization)
     got = sequences(loaded).run([(0, 0, ids)]).logits
-    torch.testing.assert_close(got, own_logits(with_rounded_weights(name), ids), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(got, own_logits(with_rounded_weights(name, quantization), ids), rtol=1e-3, atol=1e-3)
     assert not torch.allclose(got, own_logits(tiny_path(name), ids), rtol=1e-3, atol=1e-3)
 
 
-def test_8_bits_are_other_weights(tiny_path, tiny_model):
-    loaded = load_model(str(tiny_path("llama")), quantization="int8")
+def test_4_bits_choose_the_tokens_of_the_rounded_weights(tiny_path, with_rounded_weights):
+    """Through the whole engine. Logits of the tiny model lie further apart than rounding in float32 reaches."""
+    prompts = [{"prompt_token_ids": random_ids(20, seed)} for seed in range(3)]
+    params = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
+    answers = []
+    for path, quantization in ((tiny_path("llama"), "int4"), (with_rounded_weights("llama", "int4"), None)):
+        llm = LLM(str(path), quantization=quantization, num_gpu_blocks_override=64, max_model_len=64)
+        answers.append([output.outputs[0].token_ids for output in llm.generate(prompts, params)])
+    assert answers[0] == answers[1]
+
+
+def test_layers_of_sizes_that_no_group_divides_run_in_one_call(save_checkpoint, tiny_sizes, tmp_path, sequences):
+    config = AutoConfig.for_model("llama", **tiny_sizes | {"intermediate_size": 100})
+    loaded = load_model(str(save_checkpoint(config, tmp_path / "odd")), quantization="int4")
     assert loaded.is_plain
-    assert loaded.weights_fingerprint != tiny_model("llama").weights_fingerprint
-    check_model(loaded, select_ops("fast", loaded.device), 400)
+    ids = random_ids(25)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "odd")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            for linear in (m for m in layer.modules() if isinstance(m, torch.nn.Linear)):
+                linear.weight.copy_(rounded_weight(linear.weight, 4))
+        model.lm_head.weight.copy_(rounded_weight(model.lm_head.weight, 8))
+        wanted = model(torch.tensor([ids]), use_cache=False).logits[0]
+    torch.testing.assert_close(sequences(loaded).run([(0, 0, ids)]).logits, wanted, rtol=1e-3, atol=1e-3)
 
 
-def test_8_bits_keep_exact_numerics(tiny_path, sequences):
-    loaded = load_model(str(tiny_path("llama")), quantization="int8", numerics="exact")
+def test_each_quantization_makes_other_weights(tiny_path, tiny_model):
+    loaded = [load_model(str(tiny_path("llama")), quantization=quantization) for quantization in QUANTIZATIONS]
+    for model in loaded:
+        assert model.is_plain
+        check_model(model, select_ops("fast", model.device), 400)
+    assert len({model.weights_fingerprint for model in (*loaded, tiny_model("llama"))}) == 3
+
+
+def test_what_decides_4_bit_weights_is_in_the_fingerprint(tiny_path, monkeypatch):
+    before = load_model(str(tiny_path("llama")), quantization="int4").weights_fingerprint
+    named = packing.QUANTIZATIONS["int4"]
+    assert all(
+        part in named for part in (f"groups of {GROUP}", "bfloat16", f"{REFINEMENTS} least squares", "LM head int8")
+    )
+    monkeypatch.setitem(packing.QUANTIZATIONS, "int4", named.replace("32", "64"))
+    assert load_model(str(tiny_path("llama")), quantization="int4").weights_fingerprint != before
+
+
+@pytest.mark.parametrize("tied", ["llama", "llama_tied"])
+def test_the_head_of_4_bit_layers_has_8(tied, tiny_path):
+    model = load_model(str(tiny_path(tied)), quantization="int4").model
+    assert model.get_output_embeddings().weight_bits == 8
+    assert {m.weight_bits for m in model.model.modules() if isinstance(m, PackedLinear)} == {4}
+    assert model.get_input_embeddings().weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+@pytest.mark.parametrize("name", ["llama", "phi3"])
+def test_rounded_weights_keep_exact_numerics(quantization, name, tiny_path, sequences):
+    loaded = load_model(str(tiny_path(name)), quantization=quantization, numerics="exact")
     ids = random_ids(30)
     whole = sequences(loaded).run([(0, 0, ids)]).logits
     paged = sequences(loaded)
@@ -127,14 +191,21 @@ def test_8_bits_keep_exact_numerics(tiny_path, sequences):
     assert torch.equal(torch.cat(rows), whole)
 
 
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {}])
-def test_8_bits_are_refused_where_no_kernel_serves_them(options, tiny_path, monkeypatch):
+def test_rounding_is_refused_where_no_kernel_serves_it(quantization, options, tiny_path, monkeypatch):
     if not options:
         monkeypatch.setattr(loading, "native_library", lambda: None)
     with pytest.raises(
-        UnsupportedModelError, match=r'cannot be run with quantization="int8" in torch.* on cpu: the na'
+        UnsupportedModelError, match=rf'cannot be run with quantization="{quantization}" in torch.* on cpu: the na'
     ):
-        load_model(str(tiny_path("llama")), quantization="int8", **options)
+        load_model(str(tiny_path("llama")), quantization=quantization, **options)
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("int5", r'; did you mean "int[48]"\?'), ("awq", "; known: int4, int8")])
+def test_an_unknown_quantization_is_refused_with_those_there_are(name, remedy, tiny_path):
+    with pytest.raises(UnsupportedModelError, match=rf'E302: quantization "{name}" is unknown{remedy}$'):
+        load_model(str(tiny_path("llama")), quantization=name)
 
 
 def test_a_row_of_zeros_has_a_scale():

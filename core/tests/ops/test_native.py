@@ -11,10 +11,11 @@ import torch
 
 from paceline.native import build, library
 from paceline.native.build import NativeBuildError, built_library
-from paceline.native.library import NativeKernelWarning, native_library, pack
+from paceline.native.library import NativeKernelWarning, native_library, pack, pack_nibbles
 from paceline.ops.attention import paged_attention
-from paceline.ops.native_attention import NativeAttention
+from paceline.ops.native_attention import HEAD_SIZES, NativeAttention
 from paceline.ops.native_rows import native_rows
+from paceline.ops.nibbles import rounded_to_nibbles
 from paceline.ops.packed_linear import packed_beside
 
 
@@ -52,12 +53,35 @@ def test_8_bit_products_are_those_of_the_weights_they_stand_for(native, size, co
         torch.testing.assert_close(out.double(), wanted, atol=2e-2, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("size", "columns"), SHAPES)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_4_bit_products_are_those_of_the_weights_they_stand_for(native, size, columns, has_bias):
+    nibbles, bias = rounded_to_nibbles(torch.randn(columns, size)), torch.randn(columns) if has_bias else None
+    packed = pack_nibbles(*nibbles)
+    for num_rows in (1, 2, 3, 4, 5, 8, 9, 40):
+        x = torch.randn(num_rows, size)
+        wanted = torch.nn.functional.linear(
+            x.double(), nibbles.weights(size).double(), None if bias is None else bias.double()
+        )
+        out = native.matmul_int4(x, packed, bias, columns)
+        torch.testing.assert_close(out.double(), wanted, atol=2e-4, rtol=1e-4)
+
+
+def test_every_place_of_a_word_holds_its_own_input(native):
+    """One input at a time gives back one column of the weights, the highest nibble of a word (its sign) too."""
+    values = torch.randint(0, 16, (50, 2, 32), dtype=torch.uint8)
+    scale, minimum = torch.ones(50, 2).bfloat16(), torch.full((50, 2), -8.0).bfloat16()
+    out = native.matmul_int4(torch.eye(64), pack_nibbles(values, scale, minimum), None, 50)
+    assert torch.equal(out, (values.float() - 8).view(50, 64).T)
+
+
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_a_row_has_the_same_bits_in_any_company(native, num_threads):
     weight, x = torch.randn(200, 96), torch.randn(37, 96)
     scale, packed8 = torch.rand(200), pack(torch.randint(-127, 128, (200, 96), dtype=torch.int8))
-    packed = pack(weight)
+    packed, packed4 = pack(weight), pack_nibbles(*rounded_to_nibbles(weight))
     alone = torch.cat([native.matmul(row[None], packed, None, 200) for row in x])
+    alone4 = torch.cat([native.matmul_int4(row[None], packed4, None, 200) for row in x])
     alone8 = torch.cat([native.matmul_int8(row[None], packed8, scale, None, 200) for row in x])
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
@@ -65,8 +89,18 @@ def test_a_row_has_the_same_bits_in_any_company(native, num_threads):
         for count in (2, 3, 8, 13, 37):
             assert torch.equal(native.matmul(x[:count], packed, None, 200), alone[:count])
             assert torch.equal(native.matmul_int8(x[:count], packed8, scale, None, 200), alone8[:count])
+            assert torch.equal(native.matmul_int4(x[:count], packed4, None, 200), alone4[:count])
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("bits", [32, 8, 4])
+def test_layers_packed_beside_one_another_have_their_own_results(native, bits):
+    weights = [torch.randn(columns, 40) for columns in (50, 20, 96)]
+    x = torch.randn(5, 40)
+    for layer, weight in zip(packed_beside(native, weights, [None] * 3, bits=bits), weights, strict=True):
+        [alone] = packed_beside(native, [weight], [None], bits=bits)
+        assert torch.equal(layer(x), alone(x)) and layer.weight_bits == bits
 
 
 def test_layers_packed_beside_one_another_are_one_product(native):
@@ -98,6 +132,41 @@ def test_nan_of_a_key_reaches_those_that_see_it_and_no_other(native, make_world,
     world.k[tables[0][11 // world.k.shape[1]], 11 % world.k.shape[1]] = torch.nan
     out = NativeAttention(native, None)(world.queries(4), world.k, world.v, batch, world.scale)
     assert out[:2].isfinite().all() and out[2:].isnan().all()
+
+
+def test_nan_beside_scores_of_minus_infinity_stays_nan(native, make_world, seq):
+    """Finite scores in the next tile do not hide it."""
+    world = make_world(block_size=32)
+    seqs = [seq.chain(40, 1)]
+    tables = world.tables(seqs)
+    batch = world.batch(seqs, tables)
+    world.k[tables[0][0]] = -1e38
+    world.k[tables[0][0], 2] = torch.nan
+    out = NativeAttention(native, None)((world.queries(1).abs() + 1) * 1e3, world.k, world.v, batch, world.scale)
+    assert out.isnan().all()
+
+
+@pytest.mark.parametrize("size", HEAD_SIZES)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (4, 2), (7, 1)])
+def test_every_head_size_and_group_equals_the_definition(native, make_world, mixed, size, heads, kv_heads):
+    world, seqs = make_world(heads=heads, kv_heads=kv_heads, key_size=size, value_size=size), mixed()
+    tables = world.tables(seqs)
+    batch = world.batch(seqs, tables)
+    q = world.queries(batch.num_rows)
+    out = NativeAttention(native, None)(q, world.k, world.v, batch, world.scale)
+    torch.testing.assert_close(out.double(), world.expected(q, seqs, tables), atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_last_row_may_be_shorter_than_those_before_it(native, make_world, seq, window):
+    """Rows of a tree reach into a tile of 32 keys that its last row does not, and differ within the one before."""
+    world = make_world(block_size=4)
+    seqs = [seq.tree(29, [-1, 0, 1, 2, 3, -1, 5]), seq.tree(0, [-1, 0, -1])]
+    tables = world.tables(seqs)
+    batch = world.batch(seqs, tables)
+    q = world.queries(batch.num_rows)
+    out = NativeAttention(native, None)(q, world.k, world.v, batch, world.scale, window)
+    torch.testing.assert_close(out.double(), world.expected(q, seqs, tables, window), atol=2e-5, rtol=2e-5)
 
 
 # -- building --------------------------------------------------------------------------------------------------------
@@ -157,14 +226,14 @@ def test_a_build_that_computes_wrongly_is_not_used(native, fault: str) -> None:
 
 
 def test_scores_of_minus_infinity_weigh_nothing(native, make_world, seq) -> None:
-    """A whole tile of 16 such keys comes first; what follows is as if they were not there."""
+    """A whole tile of 32 such keys comes first; what follows is as if they were not there."""
     world = make_world()
-    seqs = [seq.chain(19, 1)]
+    seqs = [seq.chain(35, 1)]
     tables = world.tables(seqs)
     batch = world.batch(seqs, tables)
     q = world.queries(1).abs() + 1
     block_size = world.k.shape[1]
-    for position in range(16):
+    for position in range(32):
         world.k[tables[0][position // block_size], position % block_size] = -1e38
     out = NativeAttention(native, None)(q * 1e3, world.k, world.v, batch, world.scale)
     wanted = paged_attention(q * 1e3, world.k, world.v, batch, world.scale)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from paceline.bench.engines import TransformersEngine, use_own_attention
 from paceline.bench.progress import BenchProgress
+from paceline.bench.transformers_engine import TransformersEngine, use_own_attention
 from paceline.engine.chat import chat_token_ids
 from paceline.model.loading import LoadedModel, load_model
 

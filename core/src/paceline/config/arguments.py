@@ -19,6 +19,7 @@ _OWN_CONFIG = "the checkpoint's configuration is taken as it is; edit its config
 _NO_KV_TRANSFER = "KV is not handed between engines"
 _NO_TRACES = "requests are not traced; an observer plugin sees their events"
 _ENFORCER = "the plugin named in `constraints` enforces structured outputs, such as `llguidance`"
+_CONTROLLER = "a controller plugin shortens drafts under load: `controller`, such as `goodput`"
 _PLUGINS = "extensions come as plugins; see `paceline plugins list`"
 
 _MODEL = (
@@ -38,7 +39,9 @@ _MODEL = (
     refused("download_dir", "downloads go where the environment variable HF_HOME says"),
     refused("rope_scaling", _OWN_CONFIG, {}),
     refused("rope_theta", _OWN_CONFIG),
-    honoured("quantization", "`quantization`: `int8` on the CPU; else the checkpoint says how it is quantised"),
+    honoured(
+        "quantization", "`quantization`: `int8` or `int4` on the CPU; else the checkpoint says it"
+    ),
     refused("quantization_param_path", _OWN_QUANTISATION),
     accepted("load_format", "the format is seen from the files", "auto", "safetensors", "gguf"),
     accepted("config_format", "configurations are transformers' own", "auto", "hf"),
@@ -177,7 +180,7 @@ _SPECULATION = (
     honoured("speculative_model", '`"[METHOD]"`: `proposer`; a draft model goes into `speculative_config`'),
     honoured("num_speculative_tokens", "`num_speculative_tokens`"),
     accepted("speculative_draft_tensor_parallel_size", _ONE_DEVICE, 1),
-    refused("speculative_disable_by_batch_size", "a controller plugin shortens drafts under load: `controller`"),
+    refused("speculative_disable_by_batch_size", _CONTROLLER),
     refused("spec_decoding_acceptance_method", "acceptance is always lossless", "rejection_sampler"),
     refused("typical_acceptance_sampler_posterior_threshold", "acceptance is always lossless"),
     refused("typical_acceptance_sampler_posterior_alpha", "acceptance is always lossless"),
@@ -208,7 +211,7 @@ SPECULATIVE_KEYS: tuple[Argument, ...] = (
     refused("acceptance_method", "acceptance is always lossless", "rejection_sampler"),
     refused("posterior_threshold", "acceptance is always lossless"),
     refused("posterior_alpha", "acceptance is always lossless"),
-    refused("disable_by_batch_size", "a controller plugin shortens drafts under load: `controller`"),
-    refused("num_speculative_tokens_per_batch_size", "a controller plugin shortens drafts under load: `controller`"),
+    refused("disable_by_batch_size", _CONTROLLER),
+    refused("num_speculative_tokens_per_batch_size", _CONTROLLER),
     accepted("disable_logprobs", "log-probabilities are the same with speculation", False),
 )

@@ -65,7 +65,8 @@ class EngineConfig(CheckedModel):
         revision: Branch, tag or commit on the hub.
         trust_remote_code: Whether code that comes with the model may run.
         dtype: Dtype of the weights; ``"auto"`` = the checkpoint's own, float32 on CPU.
-        quantization: ``"int8"`` = weights of 8 bits with a scale for each output, on the CPU; ``None`` = as they are.
+        quantization: On the CPU; ``"int8"`` = weights of 8 bits with a scale for each output, ``"int4"`` = of 4 bits
+            with a scale and a minimum for 32 inputs of an output, the LM head of 8; ``None`` = as they are.
         device: Device string; ``"auto"`` = CUDA where there is one.
         numerics: ``"fast"``, or ``"exact"`` for results that no batch, chunking or cache hit changes by a bit.
         max_model_len: Longest sequence in tokens; ``None`` = the model's.
@@ -99,7 +100,7 @@ class EngineConfig(CheckedModel):
     revision: str | None = None
     trust_remote_code: bool = False
     dtype: Dtype = "auto"
-    quantization: Literal["int8"] | None = None
+    quantization: Literal["int8", "int4"] | None = None
     device: str = "auto"
     numerics: Literal["fast", "exact"] = "fast"
     max_model_len: int | None = Field(default=None, ge=1)

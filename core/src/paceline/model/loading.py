@@ -17,6 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from paceline.api.errors import did_you_mean
 from paceline.model import bridge
 from paceline.model.architecture import (
     causal_lm_class,
@@ -33,7 +34,7 @@ from paceline.model.errors import CheckpointError, UnsupportedModelError
 from paceline.model.exact import make_exact, refuse_inexact_host
 from paceline.model.fingerprint import tokenizer_fingerprint, weights_fingerprint
 from paceline.model.load_faults import load_faults, quiet
-from paceline.model.packing import pack_linears
+from paceline.model.packing import QUANTIZATIONS, pack_linears
 from paceline.model.plain_decoder import is_plain
 from paceline.model.quantization import (
     quantization_faults,
@@ -125,13 +126,15 @@ def load_model(
         tokenizer: Directory or hub id of the tokenizer, if it is not the model's.
         max_model_len: Longest sequence to be served, in tokens, for which dynamic NTK and LongRoPE are fixed; ``None``
             = the longest that the model was made for.
-        quantization: ``"int8"`` rounds the weights of linear layers to 8 bits; ``None`` = as the checkpoint has them.
+        quantization: ``"int8"`` or ``"int4"`` rounds the weights of linear layers to so many bits; ``None`` = as the
+            checkpoint has them.
         packs: Whether linear layers are packed for the native kernels, where these serve the model; ``False`` leaves
             the model as transformers runs it.
 
     Raises:
         PacelineError: one of ``paceline.model.errors``, or ``NumericsError`` where exact numerics cannot hold.
     """
+    _refuse_unknown_quantization(quantization)
     on = resolve_device(device)
     if numerics == "exact":
         refuse_inexact_host(on, dtype)
@@ -145,6 +148,13 @@ def load_model(
     tokenizer_path = checkpoint if tokenizer is None else _tokenizer_checkpoint(tokenizer, revision)
     read_tokenizer = _load_tokenizer(tokenizer_path, trust_remote_code)
     return _describe(model, read_tokenizer, name_or_path, numerics, checkpoint, quantization, packs)
+
+
+def _refuse_unknown_quantization(quantization: str | None) -> None:
+    if quantization is not None and quantization not in QUANTIZATIONS:
+        raise UnsupportedModelError(
+            f'quantization "{quantization}" is unknown{did_you_mean(quantization, QUANTIZATIONS)}'
+        )
 
 
 def _checkpoint(name_or_path: str, revision: str | None, trust_remote_code: bool) -> Path:
@@ -250,7 +260,7 @@ def _describe(
     quantization: str | None,
     packs: bool,
 ) -> LoadedModel:
-    fingerprint = weights_fingerprint(model, quantization)
+    fingerprint = weights_fingerprint(model, None if quantization is None else QUANTIZATIONS[quantization])
     native = _pack(model, name, quantization) if packs else None
     if numerics == "exact":
         make_exact(model)
@@ -281,7 +291,7 @@ def _pack(model: PreTrainedModel, name: str, quantization: str | None) -> Native
     serves = model.device.type == "cpu" and model.dtype == torch.float32
     library = native_library() if serves else None
     if library is not None:
-        pack_linears(model, library, is_int8=quantization == "int8")
+        pack_linears(model, library, quantization)
     elif quantization is not None:
         raise UnsupportedModelError(
             f'"{name}" cannot be run with quantization="{quantization}" in {model.dtype} on {model.device}: the native '

@@ -57,7 +57,7 @@ class DecoderStruct(ctypes.Structure):
             (name, _INT64)
             for name in (
                 *("num_layers", "hidden", "heads", "kv_heads", "head_size", "inner", "block_size"),
-                *("num_threads", "is_int8"),
+                *("num_threads", "weight_bits"),
             )
         ),
         ("eps", _FLOAT),
@@ -196,7 +196,7 @@ class PlainDecoder:
             self._inner,
             layers[0][0].shape[1],
             1,
-            first.self_attn.q_proj.packed.dtype == torch.int8,
+            first.self_attn.q_proj.weight_bits,
             _epsilon(self._decoder.norm),
             float(first.self_attn.scaling),
             ctypes.addressof(self._layers),

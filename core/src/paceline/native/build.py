@@ -16,7 +16,18 @@ from paceline.api.errors import PacelineError
 __all__ = ["NativeBuildError", "built_library", "cache_folder"]
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("kernels.cpp", "decoder.h", "attention.h", "matmul.h", "sampling.h", "exact_math.h", "vectors.h")
+_HEADERS = (
+    "decoder.h",
+    "attention.h",
+    "tiles.h",
+    "matmul.h",
+    "nibbles.h",
+    "panels.h",
+    "sampling.h",
+    "exact_math.h",
+    "vectors.h",
+)
+_SOURCES = ("kernels.cpp", *_HEADERS)
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
 _COMPILERS = ("c++", "g++", "clang++")
 _TIMEOUT_S = 180

@@ -17,7 +17,7 @@ struct Layer {
 
 // Columns of qkv are q, k and v, each padded to whole panels; gate_up likewise.
 struct Decoder {
-  int64_t num_layers, hidden, heads, kv_heads, head_size, inner, block_size, num_threads, is_int8;
+  int64_t num_layers, hidden, heads, kv_heads, head_size, inner, block_size, num_threads, weight_bits;
   float eps, scale;
   const Layer* layers;
 };

@@ -18,6 +18,12 @@ void paceline_matmul_int8(const float* x, const int8_t* weights, const float* sc
   matmul(x, rows, Packed<int8_t>{weights, scale, bias, in, columns}, Output{out, columns, false}, num_threads);
 }
 
+// The same with 4-bit weights, packed as [ceil(columns / 48), ceil(in / 32), 5, 48].
+void paceline_matmul_int4(const float* x, const Nibbles* weights, const float* bias, float* out, int64_t rows,
+                          int64_t in, int64_t columns, int64_t num_threads) {
+  matmul(x, rows, Packed<Nibbles>{weights, nullptr, bias, in, columns}, Output{out, columns, false}, num_threads);
+}
+
 // out [rows, heads, value_size] of queries [rows, heads, key_size].
 void paceline_attention(const float* queries, int64_t heads, const Cache* cache, const Rows* rows,
                         const Scoring* scoring, float* out, int64_t num_threads) {
@@ -27,12 +33,11 @@ void paceline_attention(const float* queries, int64_t heads, const Cache* cache,
 // hidden [rows, hidden], from embeddings to what enters the last norm.
 void paceline_decoder(const Decoder* decoder, const Rows* rows, const float* cos, const float* sin, float* hidden,
                       const Space* space) {
-  for (int64_t i = 0; i < decoder->num_layers; ++i) {
-    if (decoder->is_int8)
-      run_layer<int8_t>(*decoder, decoder->layers[i], *rows, cos, sin, hidden, *space);
-    else
-      run_layer<float>(*decoder, decoder->layers[i], *rows, cos, sin, hidden, *space);
-  }
+  const auto run = decoder->weight_bits == 4   ? run_layer<Nibbles>
+                   : decoder->weight_bits == 8 ? run_layer<int8_t>
+                                               : run_layer<float>;
+  for (int64_t i = 0; i < decoder->num_layers; ++i)
+    run(*decoder, decoder->layers[i], *rows, cos, sin, hidden, *space);
 }
 
 // tokens [rows] of scores [rows, size] that lie stride apart; -1 where a row has no scores to trust.

@@ -14,7 +14,7 @@ import torch
 
 from paceline.native.build import NativeBuildError, built_library, cache_folder
 
-__all__ = ["PANEL", "NativeKernelWarning", "NativeLibrary", "native_library", "pack", "pointer"]
+__all__ = ["PANEL", "NativeKernelWarning", "NativeLibrary", "native_library", "pack", "pack_nibbles", "pointer"]
 
 PANEL = 48
 
@@ -22,6 +22,7 @@ _POINTER, _INT64 = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES = {
     "paceline_matmul": [_POINTER] * 4 + [_INT64] * 4,
     "paceline_matmul_int8": [_POINTER] * 5 + [_INT64] * 4,
+    "paceline_matmul_int4": [_POINTER] * 4 + [_INT64] * 4,
     "paceline_attention": [_POINTER, _INT64, _POINTER, _POINTER, _POINTER, _POINTER, _INT64],
     "paceline_decoder": [_POINTER] * 6,
     "paceline_sample": [_POINTER, _INT64, _INT64, _INT64, _POINTER, _POINTER, _INT64],
@@ -73,6 +74,15 @@ class NativeLibrary:
         self.functions.paceline_matmul_int8(*map(pointer, tensors), *sizes)
         return out
 
+    def matmul_int4(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, columns: int
+    ) -> torch.Tensor:
+        """The same with weights packed by ``pack_nibbles``."""
+        out = torch.empty(x.shape[0], columns)
+        sizes = (x.shape[0], x.shape[1], columns, torch.get_num_threads())
+        self.functions.paceline_matmul_int4(*map(pointer, (x, packed, bias, out)), *sizes)
+        return out
+
     def sample(self, scores: torch.Tensor, columns: Sequence[torch.Tensor]) -> torch.Tensor:
         """int64 [rows]: the token of each row of scores [rows, size], -1 where there are none to trust.
 
@@ -105,6 +115,26 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
     columns, size = weight.shape
     filled = torch.nn.functional.pad(weight, (0, 0, 0, -columns % PANEL))
     return filled.view(-1, PANEL, size).transpose(1, 2).contiguous()
+
+
+def pack_nibbles(values: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> torch.Tensor:
+    """Weights of 4 bits as int32 [ceil(columns / 48), groups, 5, 48], zeros behind the last column.
+
+    Four words hold a group's values, 8 inputs each, the first in the lowest bits; the fifth holds its scale in the
+    high half and its minimum.
+
+    Args:
+        values: uint8 [columns, groups, 32], 0 to 15.
+        scale: bfloat16 [columns, groups].
+        minimum: bfloat16 [columns, groups].
+    """
+    columns, groups, _ = values.shape
+    places = torch.arange(0, 32, 4, dtype=torch.int32)
+    words = (values.view(columns, groups, 4, 8).int() << places).sum(dim=-1, dtype=torch.int32)
+    high, low = (half.view(torch.int16).int() for half in (scale, minimum))
+    rows = torch.cat([words, (high << 16 | low & 0xFFFF)[..., None]], dim=2)
+    filled = torch.nn.functional.pad(rows, (0, 0, 0, 0, 0, -columns % PANEL))
+    return filled.view(-1, PANEL, groups, 5).permute(0, 2, 3, 1).contiguous()
 
 
 @cache

@@ -43,7 +43,7 @@ inline Vector held(Vector values) {
   return values;
 }
 
-inline Vector all(float value) { return Vector{} + value; }
+inline Vector all(float value) { return value - Vector{}; }
 
 // All lanes as one, always in the same order: halves are combined until one lane is left.
 template <typename Combine>

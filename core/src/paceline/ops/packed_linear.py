@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.native.library import PANEL, NativeLibrary, pack
+from paceline.native.library import PANEL, NativeLibrary, pack, pack_nibbles
+from paceline.ops.nibbles import rounded_to_nibbles
 
 __all__ = ["PackedLinear", "packed_beside", "plain_linear", "rounded"]
 
@@ -19,8 +20,9 @@ class PackedLinear(nn.Module):
     """`nn.Linear` on the CPU by the native kernel, in float32. A row's result does not depend on the other rows.
 
     Attributes:
-        packed: [ceil(out / 48), in, 48], float32 or int8; perhaps a slice of a tensor that holds the layers beside it.
-        padded_scale: [48 * ceil(out / 48)], what each column of 8-bit weights is multiplied by; None for float32.
+        packed: [ceil(out / 48), in, 48], float32 or int8, or what ``pack_nibbles`` gives; perhaps a slice of a tensor
+            that holds the layers beside it.
+        padded_scale: [48 * ceil(out / 48)], what each column of 8-bit weights is multiplied by; else None.
         padded_bias: [48 * ceil(out / 48)] or None.
     """
 
@@ -30,14 +32,20 @@ class PackedLinear(nn.Module):
         packed: torch.Tensor,
         padded_scale: torch.Tensor | None,
         padded_bias: torch.Tensor | None,
+        in_features: int,
         out_features: int,
     ) -> None:
         super().__init__()
-        self.in_features, self.out_features = packed.shape[1], out_features
+        self.in_features, self.out_features = in_features, out_features
         self._library = library
         self.register_buffer("packed", packed, persistent=False)
         self.register_buffer("padded_scale", padded_scale, persistent=False)
         self.register_buffer("padded_bias", padded_bias, persistent=False)
+
+    @property
+    def weight_bits(self) -> int:
+        """4, 8 or 32."""
+        return {torch.int32: 4, torch.int8: 8, torch.float32: 32}[self.packed.dtype]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., in] float32 -> [..., out]."""
@@ -47,9 +55,10 @@ class PackedLinear(nn.Module):
             return out.view(*x.shape[:-1], self.out_features)
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        if self.padded_scale is None:
-            return self._library.matmul(rows, self.packed, self.padded_bias, self.out_features)
-        return self._library.matmul_int8(rows, self.packed, self.padded_scale, self.padded_bias, self.out_features)
+        if self.padded_scale is not None:
+            return self._library.matmul_int8(rows, self.packed, self.padded_scale, self.padded_bias, self.out_features)
+        product = self._library.matmul_int4 if self.weight_bits == 4 else self._library.matmul
+        return product(rows, self.packed, self.padded_bias, self.out_features)
 
 
 def plain_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
@@ -72,7 +81,7 @@ def packed_beside(
     weights: Sequence[torch.Tensor],
     biases: Sequence[torch.Tensor | None],
     *,
-    is_int8: bool = False,
+    bits: int = 32,
 ) -> list[PackedLinear]:
     """Layers of the same input, one behind another in memory, so that one product serves them all.
 
@@ -80,15 +89,12 @@ def packed_beside(
         library: The kernels.
         weights: [out, in] of each.
         biases: [out] of each, or None.
-        is_int8: Whether the weights are rounded to 8 bits, with a scale for each output.
+        bits: Of a weight: 32 as it is, 8 with a scale for each output, 4 as ``rounded_to_nibbles`` has it.
     """
     sizes = [weight.shape[0] for weight in weights]
-    scale = None
-    if is_int8:
-        weights, scales = zip(*map(rounded, weights), strict=True)
-        scale = _padded(scales)
-    parts = [pack(weight) for weight in weights]
+    parts, scales = zip(*(_packed(weight, bits) for weight in weights), strict=True)
     together = torch.cat(parts)
+    scale = _padded(scales) if bits == 8 else None
     bias = None if all(bias is None for bias in biases) else _padded(_filled(biases, sizes))
     stops = torch.tensor([len(part) for part in parts]).cumsum(0).tolist()
     made = []
@@ -97,8 +103,16 @@ def packed_beside(
         own_scale, own_bias = (
             None if values is None else values[start * PANEL : stop * PANEL] for values in (scale, bias)
         )
-        made.append(PackedLinear(library, together[start:stop], own_scale, own_bias, size))
+        made.append(PackedLinear(library, together[start:stop], own_scale, own_bias, weights[0].shape[1], size))
     return made
+
+
+def _packed(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The panels, and of 8 bits the scales [out]."""
+    if bits == 4:
+        return pack_nibbles(*rounded_to_nibbles(weight)), None
+    values, scale = rounded(weight) if bits == 8 else (weight, None)
+    return pack(values), scale
 
 
 def _filled(biases: Sequence[torch.Tensor | None], sizes: Sequence[int]) -> list[torch.Tensor]:
