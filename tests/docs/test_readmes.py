@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-READMES = [ROOT / "README.md", ROOT / "core" / "README.md", *sorted(ROOT.glob("plugins/*/README.md"))]
+PLUGIN_READMES = [*sorted(ROOT.glob("plugins/*/README.md")), *sorted(ROOT.glob("contrib/*/README.md"))]
+READMES = [ROOT / "README.md", ROOT / "core" / "README.md", *PLUGIN_READMES]
 BLOCKS = [
     pytest.param(block, id=f"{path.parent.name}-{index}")
     for path in READMES

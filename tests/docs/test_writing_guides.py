@@ -21,6 +21,7 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = {
+    "writing_a_controller.md": "following",
     "writing_a_proposer.md": "bigram",
     "writing_an_eviction_policy.md": "frequent",
     "writing_an_identity_key.md": "tenant",

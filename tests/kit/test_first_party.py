@@ -110,6 +110,10 @@ class TestFixed(ControllerContract):
     plugin = "fixed"
 
 
+class TestGoodput(ControllerContract):
+    plugin = "goodput"
+
+
 class TestLlguidance(ConstraintContract):
     plugin = "llguidance"
     asks = (GRAMMAR,)

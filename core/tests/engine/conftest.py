@@ -280,6 +280,7 @@ def build_harness(
     draft: Callable[[RequestView, int], Any] | None = None,
     proposer: Proposer | None = None,
     controller: SpeculationController | None = None,
+    controller_wants: ControllerCapabilities | None = None,
     observers: Sequence[tuple[Observer, ObserverCapabilities]] = (),
     constraints: Sequence[tuple[Constraint, ConstraintCapabilities]] = (),
     num_blocks: int = 32,
@@ -299,7 +300,12 @@ def build_harness(
     described = ProposerCapabilities(**{"max_tokens": 64 if proposer else 0, **capabilities})
     plugins = [
         as_plugin("eviction_policy", EvictionPolicySpec, LRUPolicy(), EvictionCapabilities()),
-        as_plugin("controller", ControllerSpec, controller or Fixed(num_speculative_tokens), ControllerCapabilities()),
+        as_plugin(
+            "controller",
+            ControllerSpec,
+            controller or Fixed(num_speculative_tokens),
+            controller_wants or ControllerCapabilities(),
+        ),
         *(
             as_plugin("constraint", ConstraintSpec, constraint, enforced, f"constraint_{number}")
             for number, (constraint, enforced) in enumerate(constraints)

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.api import EngineState, PluginError, SpeculationController, StepOutcome
+from paceline.api import (
+    ControllerCapabilities,
+    EngineState,
+    PluginError,
+    ReleaseReason,
+    SpeculationController,
+    StepOutcome,
+)
 from paceline.engine.fixed import Fixed
 
 
@@ -17,6 +24,7 @@ class Recording(SpeculationController):
         self.wanted = wanted
         self.states: list[EngineState] = []
         self.outcomes: list[StepOutcome] = []
+        self.released: list[tuple[tuple[str, ...], ReleaseReason]] = []
 
     def budgets(self, state: EngineState) -> np.ndarray:
         self.states.append(state)
@@ -24,6 +32,9 @@ class Recording(SpeculationController):
 
     def observe(self, outcome: StepOutcome) -> None:
         self.outcomes.append(outcome)
+
+    def release(self, request_ids: tuple[str, ...], reason: ReleaseReason) -> None:
+        self.released.append((request_ids, reason))
 
 
 class Trimming(Recording):
@@ -110,6 +121,66 @@ def test_trim_shortens_drafts_and_changes_no_token(harness: Callable[..., Any], 
     assert {tuple(outcome.drafted) for outcome in controller.outcomes} == {(1,)}
     assert engine.tokens("a") == fake.continuation([1, 2], 9) and engine.tokens("b") == fake.continuation([3], 9)
     assert outputs["a"].metrics.num_accepted_tokens == outputs["a"].metrics.num_draft_tokens == 4
+
+
+EVERY_STEP = ControllerCapabilities(every_step=True)
+
+
+@pytest.mark.parametrize(("wants", "heard_of"), [(None, [2]), (EVERY_STEP, [0, 2, 0])])
+def test_steps_that_drafted_nothing_are_told_to_those_who_want_them(
+    harness: Callable[..., Any], fake: Any, wants: ControllerCapabilities | None, heard_of: list[int]
+) -> None:
+    """Three steps: the prompt, one with drafts, and one whose only token is the target's own."""
+    controller = Recording(2)
+    engine = harness(draft=fake.right_drafts, controller=controller, controller_wants=wants)
+    engine.add([1, 2, 3], "a", max_tokens=5)
+    engine.run()
+    assert [int(outcome.drafted.sum()) for outcome in controller.outcomes] == heard_of
+    assert all(outcome.verify_time_s > 0 for outcome in controller.outcomes)
+
+
+def test_rows_of_prompts_are_told_apart(harness: Callable[..., Any], fake: Any) -> None:
+    controller = Recording(2)
+    engine = harness(draft=fake.right_drafts, controller=controller, controller_wants=EVERY_STEP)
+    engine.add([1, 2, 3], "a", max_tokens=9)
+    engine.step()
+    engine.add([4, 5], "b", max_tokens=9)
+    engine.step()
+    engine.step()
+    rows = [(outcome.num_rows, outcome.num_prompt_rows) for outcome in controller.outcomes]
+    assert rows == [(3, 3), (3 + 2, 2), (3 + 3, 0)]
+
+
+def test_requests_that_end_or_pause_are_released(harness: Callable[..., Any], fake: Any) -> None:
+    controller = Recording(1)
+    engine = harness(draft=fake.right_drafts, controller=controller, num_blocks=6, enable_prefix_caching=False)
+    engine.add([1, 2, 3, 4], "first", max_tokens=14)
+    engine.add([5, 6, 7, 8], "last", max_tokens=14)
+    engine.run()
+    engine.add([3], "gone", max_tokens=9)
+    engine.step()
+    engine.engine.abort("gone")
+    assert engine.engine.stats.num_preemptions == 1
+    assert controller.released == [
+        (("last",), ReleaseReason.PREEMPTED),
+        (("first",), ReleaseReason.FINISHED),
+        (("last",), ReleaseReason.FINISHED),
+        (("gone",), ReleaseReason.ABORTED),
+    ]
+
+
+def test_a_fault_in_release_names_the_controller(harness: Callable[..., Any], fake: Any) -> None:
+    controller = Recording(1)
+    controller.release = lambda request_ids, reason: {}[reason]  # type: ignore[method-assign]
+    engine = harness(draft=fake.right_drafts, controller=controller)
+    engine.add([1], "a", max_tokens=2)
+    with pytest.raises(PluginError, match=r"release.*KeyError"):
+        engine.run()
+
+
+def test_a_controller_that_listens_to_nothing_is_not_called(harness: Callable[..., Any], fake: Any) -> None:
+    speculation = harness(draft=fake.right_drafts).engine._speculation
+    assert (speculation._learns, speculation._forgets) == (False, False)
 
 
 def test_a_controller_that_does_not_trim_is_not_asked(harness: Callable[..., Any], fake: Any) -> None:

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from paceline.api import ControllerCapabilities, Drafts, EngineState, SpeculationController, StepOutcome, TargetFacts
+from paceline.api import (
+    ControllerCapabilities,
+    Drafts,
+    EngineState,
+    ReleaseReason,
+    SpeculationController,
+    StepOutcome,
+    TargetFacts,
+)
 
 
 class Following(SpeculationController):
@@ -91,6 +99,26 @@ class Leaks(Following):
         return answer
 
 
+class MissesStrangers(Following):
+    """fails when it is to forget a request that it never knew"""
+
+    def release(self, request_ids: tuple[str, ...], reason: ReleaseReason) -> None:
+        for name in request_ids:
+            del self.last[name]
+
+
+class ExpectsDrafts(Following):
+    """wants to hear of every step, and fails on one that drafted nothing"""
+
+    @classmethod
+    def capabilities(cls, target: TargetFacts) -> ControllerCapabilities:
+        return ControllerCapabilities(every_step=True)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        assert outcome.request_ids[0]
+        super().observe(outcome)
+
+
 HONEST = Following
 CAUGHT_BY = {
     Negative: "test_answers_fit",
@@ -101,4 +129,6 @@ CAUGHT_BY = {
     KnowsAll: "test_tokens_are_the_same",
     Clocked: "test_answers_follow_from_what_was_told",
     Leaks: "test_memory_does_not_grow",
+    MissesStrangers: "test_release_takes_any_request",
+    ExpectsDrafts: "test_answers_fit",
 }

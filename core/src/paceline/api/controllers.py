@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.api.drafts import Drafts
 from paceline.api.facts import TargetFacts
+from paceline.api.proposers import ReleaseReason
 from paceline.api.specs import Spec
 
 if TYPE_CHECKING:
@@ -46,15 +47,16 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What a step drafted and what came of it; one entry per request that drafted.
+    """What a step drafted, what came of it and what it cost; one entry per request that drafted, which may be none.
 
     Attributes:
         request_ids: The requests.
         drafted: int64 ``[requests]``.
         accepted: int64 ``[requests]``.
-        num_rows: Rows of the target pass, prompt chunks included.
+        num_rows: Rows of the target pass, prompt chunks included: one for each decoding request, one for each draft.
         draft_time_s: Time in the proposer.
         verify_time_s: Time in the target pass and the verifier.
+        num_prompt_rows: Rows of prompt chunks.
     """
 
     request_ids: tuple[str, ...]
@@ -63,11 +65,18 @@ class StepOutcome:
     num_rows: int
     draft_time_s: float
     verify_time_s: float
+    num_prompt_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerCapabilities:
-    """What a controller gives; nothing is negotiated yet."""
+    """What a controller wants.
+
+    Attributes:
+        every_step: ``observe`` is called after every step, not only after those that drafted.
+    """
+
+    every_step: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +106,10 @@ class SpeculationController(ABC):
         return np.asarray(drafts.lengths)
 
     def observe(self, outcome: StepOutcome) -> None:  # noqa: B027
-        """Learn what a step drafted and what came of it."""
+        """Learn what a step drafted, what came of it and what it cost."""
+
+    def release(self, request_ids: tuple[str, ...], reason: ReleaseReason) -> None:  # noqa: B027
+        """Forget these requests. Unknown ids and repeats are fine; a preempted one may come again under its id."""
 
 
 ControllerSpec = Spec[ControllerCapabilities, ControllerContext, SpeculationController]

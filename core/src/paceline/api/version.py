@@ -1,3 +1,3 @@
 """The version of the contract. It moves on its own, apart from the versions of the packages."""
 
-API_VERSION = "0.1"
+API_VERSION = "0.1.1"

@@ -251,7 +251,7 @@ def _speculation(
     controller = parts.plugins.one("controller")
     if proposer is None or controller is None:
         return NoSpeculation()
-    controller.describe(parts.facts)
+    controller_capabilities = controller.describe(parts.facts)
     context = EngineContext(
         facts=parts.facts,
         target=parts.loaded,
@@ -268,6 +268,7 @@ def _speculation(
         capabilities=parts.capabilities,
         controller=controller,
         controller_object=controller.build(ControllerContext(target=parts.facts, max_tokens=_draft_length(parts))),
+        controller_capabilities=controller_capabilities,
         kv=kv,
         table=table,
         masks=masks,

@@ -281,9 +281,9 @@ class Engine:
             num_rows=plan.num_rows,
             draft_time_s=draft_time_s,
             verify_time_s=verify_time_s,
+            num_prompt_rows=int(plan.counts[plan.num_decoding :].sum()),
         )
-        if len(drafted):
-            self._speculation.report(step)
+        self._speculation.report(step)
         if committed.finished:
             self._release(committed.finished, ReleaseReason.FINISHED)
         for request in committed.finished:

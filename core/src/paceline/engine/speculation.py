@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from paceline.api import (
+    ControllerCapabilities,
     Drafts,
     EngineState,
     ProposeBatch,
@@ -48,7 +49,7 @@ class Speculation(Protocol):
         """Hand over what became true."""
 
     def report(self, outcome: StepOutcome) -> None:
-        """Tell the controller what the step's drafts cost and brought."""
+        """Tell the controller what the step cost and brought."""
 
     def release(self, request_ids: tuple[str, ...], reason: ReleaseReason) -> None:
         """Forget requests."""
@@ -92,6 +93,7 @@ class Speculator:
         capabilities: ProposerCapabilities,
         controller: Loaded,
         controller_object: SpeculationController,
+        controller_capabilities: ControllerCapabilities,
         kv: KVManager,
         table: SamplingTable,
         masks: MaskTable,
@@ -104,6 +106,9 @@ class Speculator:
         self._controller_plugin = controller
         self._controller = controller_object
         self._trims = type(controller_object).trim is not SpeculationController.trim
+        self._learns = type(controller_object).observe is not SpeculationController.observe
+        self._learns_every_step = controller_capabilities.every_step
+        self._forgets = type(controller_object).release is not SpeculationController.release
         self._observes = type(proposer_object).observe is not Proposer.observe
         self._kv = kv
         self._table = table
@@ -199,14 +204,19 @@ class Speculator:
                 self._proposer.observe(batch)
 
     def report(self, outcome: StepOutcome) -> None:
-        """Tell the controller what the step's drafts cost and brought."""
+        """Tell the controller what the step cost and brought, if it wants to know."""
+        if not self._learns or not (outcome.request_ids or self._learns_every_step):
+            return
         with self._controller_plugin.boundary("observe"):
             self._controller.observe(outcome)
 
     def release(self, request_ids: tuple[str, ...], reason: ReleaseReason) -> None:
-        """Let the proposer forget requests."""
+        """Let the proposer and the controller forget requests."""
         with self._proposer_plugin.boundary("release"):
             self._proposer.release(request_ids, reason)
+        if self._forgets:
+            with self._controller_plugin.boundary("release"):
+                self._controller.release(request_ids, reason)
 
     def close(self) -> None:
         """Close the proposer."""
