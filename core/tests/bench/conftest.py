@@ -1,8 +1,12 @@
-"""A tiny model with a chat template, and records made by hand."""
+"""A tiny model with a chat template, records made by hand, and a server that streams what it is told to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 import torch
@@ -50,3 +54,115 @@ def record() -> Callable[..., Measurement]:
         return Measurement(round_index, Cell(kind, batch), engine, run)
 
     return make
+
+
+Event = dict[str, Any] | str
+
+
+class FakeServer:
+    """What it answers, and what it was asked.
+
+    Attributes:
+        url: Its base, which ends in ``/v1``.
+        models: Body of ``/v1/models``.
+        status: Of completions.
+        refusal: Body of completions whose status is not 200.
+        content_type: Of completions.
+        answer: Request to events, each a JSON object or raw data.
+        breaks_off: Whether connections close amid the answer.
+        bodies: Requests for completions so far.
+        keys: ``Authorization`` of all requests so far.
+    """
+
+    END = "[DONE]"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.models: Any = {"object": "list", "data": [{"id": "tiny"}]}
+        self.status = 200
+        self.refusal = b""
+        self.content_type = "text/event-stream; charset=utf-8"
+        self.answer: Callable[[dict[str, Any]], list[Event]] = self.two_tokens
+        self.breaks_off = False
+        self.bodies: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+
+    @staticmethod
+    def chunk(text: str, token_ids: list[int] | None = None, finish_reason: str | None = None) -> dict[str, Any]:
+        """An event with a part of the answer."""
+        choice = {"index": 0, "text": text, "finish_reason": finish_reason}
+        return {
+            "object": "text_completion",
+            "choices": [choice | ({} if token_ids is None else {"token_ids": token_ids})],
+        }
+
+    @staticmethod
+    def usage(num_tokens: int) -> dict[str, Any]:
+        """An event that tells how many tokens the answer has."""
+        return {"object": "text_completion", "choices": [], "usage": {"completion_tokens": num_tokens}}
+
+    def two_tokens(self, body: dict[str, Any]) -> list[Event]:
+        """Tokens 97 and 98, in an event each."""
+        return [self.chunk("a", [97]), self.chunk("b", [98], "length"), self.usage(2), self.END]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    fake: FakeServer
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self.fake.keys.append(self.headers["Authorization"])
+        body = json.dumps(self.fake.models).encode()
+        self._head(200 if self.path == "/v1/models" else 404, "application/json", len(body))
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.fake.bodies.append(body | {"path": self.path})
+        if self.fake.status != 200:
+            self._head(self.fake.status, "application/json", len(self.fake.refusal))
+            self.wfile.write(self.fake.refusal)
+            return
+        events = self.fake.answer(body)
+        self._head(200, self.fake.content_type, None)
+        for event in events:
+            data = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
+            self._chunk(f": comment\ndata: {data}\n\n".encode())
+        if self.fake.breaks_off:
+            self.close_connection = True
+        else:
+            self._chunk(b"")
+
+    def _head(self, status: int, content_type: str, length: int | None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header(*("Transfer-Encoding", "chunked") if length is None else ("Content-Length", str(length)))
+        self.end_headers()
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+
+@pytest.fixture
+def fake_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    """An OpenAI-compatible server on a free port that streams what the test tells it to."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    handler = type("Handler", (_Handler,), {})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        handler.fake = FakeServer(f"http://127.0.0.1:{server.server_port}/v1")
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield handler.fake
+        finally:
+            server.shutdown()
+            thread.join()

@@ -12,10 +12,10 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from paceline.bench.engines import TransformersEngine
 from paceline.bench.lineup import Contest, load_baseline
 from paceline.bench.quality import divergences
 from paceline.bench.records import Run
+from paceline.bench.transformers_engine import TransformersEngine
 from paceline.cli import app
 from paceline.ops.packed_linear import PackedLinear
 
@@ -62,6 +62,7 @@ def test_compare(tiny_chat: str, prompts: str, tmp_path: Path) -> None:
     engines = [
         "transformers",
         "transformers + prompt lookup",
+        "transformers continuous batching",
         "paceline",
         f"paceline + {NGRAM}",
         f"paceline + {target}",
@@ -79,7 +80,7 @@ def test_compare(tiny_chat: str, prompts: str, tmp_path: Path) -> None:
     by_engine = {row["engine"]: row for row in saved["rows"] if row["kind"] == "copy" and row["batch"] == 1}
     assert by_engine[f"paceline + {target}"]["acceptance_length"] > 1
     assert by_engine["paceline"]["acceptance_length"] is None
-    assert len(saved["measurements"]) == 2 * 2 * (5 + 4)
+    assert len(saved["measurements"]) == 2 * 2 * (6 + 5)
     assert "All outputs are the same" in result.output
 
 
@@ -95,8 +96,8 @@ def test_compare_says_what_the_figures_depend_on(tiny_chat: str, prompts: str, t
         "--max-tokens",
         "2",
         "--mixed",
-        "--lookup-tokens",
-        "0",
+        "--baseline",
+        "generate",
     )
     options = ("--engine-option", "block_size=8", "--proposer", NGRAM)
     saved = succeeded(
@@ -104,7 +105,13 @@ def test_compare_says_what_the_figures_depend_on(tiny_chat: str, prompts: str, t
     )
     facts, workload = saved["environment"], saved["workload"]
     assert facts["model"]["name"] == tiny_chat and len(facts["model"]["weights_fingerprint"]) == 64
-    assert facts["transformers"] == {"attention": "sdpa", "compiled": False, "prompt_lookup_num_tokens": 0}
+    assert facts["transformers"] == {
+        "attention": "sdpa",
+        "compiled": False,
+        "prompt_lookup_num_tokens": 0,
+        "continuous_batching": None,
+    }
+    assert facts["servers"] == {}
     assert {"python", "torch", "transformers", "paceline-core"} <= facts["versions"].keys()
     assert {"cpu", "num_cpus", "memory_gib"} <= facts["hardware"].keys()
     ngram = facts["paceline"][f"paceline + {NGRAM}"]
@@ -215,6 +222,7 @@ def test_variants_are_engines_with_other_settings(tiny_chat: str, prompts: str, 
     )
     assert [row["engine"] for row in saved["rows"]] == [
         "transformers",
+        "transformers continuous batching",
         "paceline",
         "paceline + quantization=int8 block_size=8",
     ]
@@ -234,9 +242,10 @@ def test_first_token(tiny_chat: str, tmp_path: Path) -> None:
     assert "600 prompt tokens" in result.output
 
 
-def test_quality(tiny_chat: str, prompts: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_quality(tiny_chat: str, prompts: str, tmp_path: Path, quantization: str) -> None:
     file = tmp_path / "result.json"
-    arguments = ("--num-prompts", "2", "--answer-tokens", "5", "--prompts", prompts)
+    arguments = ("--num-prompts", "2", "--answer-tokens", "5", "--prompts", prompts, "--quantization", quantization)
     result = bench("quality", "-m", tiny_chat, *arguments, "-o", str(file))
     saved = succeeded(result, file)
     assert saved["num_tokens"] == 10

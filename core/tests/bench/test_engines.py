@@ -11,11 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from paceline import LLM, SamplingParams
-from paceline.bench import engines
+from paceline.bench import transformers_engine
 from paceline.bench.agreement import sampled_scores
-from paceline.bench.engines import PacelineEngine, TransformersEngine
+from paceline.bench.engines import PacelineEngine
 from paceline.bench.errors import BenchError
 from paceline.bench.lineup import Baseline, Contest, load_baseline
+from paceline.bench.transformers_engine import TransformersEngine
 
 PROMPTS = [list(b"<Hello>"), list(b"<one two one two one two one>"), list(b"<?>")]
 NUM_TOKENS = 16
@@ -67,7 +68,7 @@ def test_outputs_end_with_the_end_token(
 ) -> None:
     """Rows that end early are cut, and their time is that of their own last token: a second per pass here."""
     seconds = count()
-    monkeypatch.setattr(engines, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
+    monkeypatch.setattr(transformers_engine, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
     end = expected[0][4]
     ending = SimpleNamespace(model=baseline.loaded.model, eos_token_ids=(end,))
     run = TransformersEngine(ending, ignore_eos=False).generate(PROMPTS, NUM_TOKENS)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from paceline.bench.plan import Cell
-from paceline.bench.records import Measurement, RequestRecord, Run, merged
+from paceline.bench.records import Measurement, RequestRecord, Run, merged, timed
 from paceline.bench.report import ALL_KINDS, RatioBases, Row, measurement_fields, report_rows, with_totals
 from paceline.bench.stats import Spread, paired_ratios, spread, spread_of_known
 
@@ -34,10 +34,17 @@ def test_a_run_counts_tokens_and_takes_medians_over_requests() -> None:
     run = Run(2.0, [RequestRecord([1], 0.1, None), RequestRecord([1, 2, 3], 0.3, 0.2), RequestRecord([4], 0.2, None)])
     assert (run.num_tokens, run.tokens_per_s, run.ttft_s, run.tpot_s) == (5, 2.5, 0.2, 0.2)
     assert Run(1.0, [RequestRecord([1], 0.1, None)]).tpot_s is None
+    assert Run(2.0, [RequestRecord([1], 0.1, None, text_num_tokens=6)]).tokens_per_s == 3.0
+
+
+def test_a_request_is_timed_by_its_own_last_token() -> None:
+    assert timed([7, 8, 9], [0.5, 0.75, 1.5, 9.0]) == RequestRecord([7, 8, 9], 0.5, 0.5)
+    assert timed([7], [0.5]) == RequestRecord([7], 0.5, None)
 
 
 def test_merged_runs_add_up() -> None:
     runs = [Run(1.0, [RequestRecord([i], 0.1, None)], 1, 2, 3, 4, 5.0, 6.0) for i in range(2)]
+    assert merged([*runs, Run(1.0)]).num_passes is None
     assert merged(runs) == Run(2.0, [*runs[0].requests, *runs[1].requests], 2, 4, 6, 8, 10.0, 12.0)
 
 
@@ -70,6 +77,17 @@ def test_acceptance_is_over_all_rounds(record: Callable[..., Measurement]) -> No
     assert row.tokens_per_pass == 1.0
     assert row.num_output_tokens == Spread(2.5, 2, 3)
     assert report_rows([record("plain", 0, 1.0, [[1]])], BASES, {})[0].acceptance_length is None
+
+
+def test_what_an_engine_does_not_tell_is_not_made_up(record: Callable[..., Measurement]) -> None:
+    measurement = record("server", 0, 2.0, [[1], [2]])
+    measurement.run.num_passes = None
+    for request in measurement.run.requests:
+        request.text_num_tokens = 5
+    (row,) = report_rows([measurement], BASES, {})
+    assert (row.tokens_per_pass, row.acceptance_length, row.tpot_s) == (None, None, None)
+    assert (row.tokens_per_s.median, row.num_output_tokens.median) == (5.0, 5)
+    assert measurement_fields(measurement)["num_passes"] is None
 
 
 def test_totals_add_the_kinds_of_each_round(record: Callable[..., Measurement]) -> None:

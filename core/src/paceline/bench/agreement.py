@@ -11,12 +11,13 @@ import torch
 
 from paceline.bench.compare import greedy_judge
 from paceline.bench.differences import Difference, TopTwo, locate, top_two
-from paceline.bench.engines import PacelineEngine, TransformersEngine
+from paceline.bench.engines import PacelineEngine
 from paceline.bench.environment import environment
 from paceline.bench.lineup import NO_SPECULATION, Baseline, Contest, PacelineEngines, load_baseline
 from paceline.bench.progress import BenchProgress
 from paceline.bench.records import Run, merged
 from paceline.bench.stats import spread
+from paceline.bench.transformers_engine import TransformersEngine
 from paceline.sampling.noise import derive_seed, gumbel
 from paceline.sampling.params import SamplingParams
 from paceline.sampling.pipeline import process

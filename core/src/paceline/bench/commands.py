@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.bench.choices import parse_batches, parse_proposers, parse_variants
+from paceline.bench.rival_choices import BaselineMode, RivalChoice, parse_servers, rival_choice
 from paceline.config.command_line import EXIT_FAILED, Numerics, clean_exit, key_values, parsed
 
 if TYPE_CHECKING:
@@ -57,21 +58,33 @@ def compare_command(
     lookup_tokens: Annotated[
         int, typer.Option(min=0, help="Draft length of transformers' prompt lookup; 0 leaves it out.")
     ] = 5,
+    baseline: Annotated[
+        list[BaselineMode] | None,
+        typer.Option(help="Of transformers' ways, run these and plain generate; all that can run if left out."),
+    ] = None,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(help='A running OpenAI-compatible server: "URL" or "URL model=NAME". Repeatable.'),
+    ] = None,
     numerics: NumericsOption = Numerics.FAST,
     ignore_eos: IgnoreEos = False,
     engine_option: EngineOptions = None,
     output: Output = None,
 ) -> None:
-    """Compare transformers' generate with Paceline, without speculation and with each proposer, in interleaved rounds.
+    """Compare Paceline, without speculation and with each proposer, with transformers' generate, prompt lookup and
+    continuous batching, and with running servers, in interleaved rounds.
 
-    Everything is greedy and runs in this process, one engine at a time, each loaded once; only generating is timed.
-    No KV is shared between runs. Threads: OMP_NUM_THREADS.
+    All is greedy, one engine at a time, each loaded once; only generating is timed. But for servers everything runs in
+    this process. No KV is shared between runs. Threads: OMP_NUM_THREADS. The key of a server's API: OPENAI_API_KEY.
 
-    Example:
+    Examples:
 
       paceline bench compare --proposer "ngram num_speculative_tokens=5" --batch 1,16 --rounds 3 -o result.json
+
+      paceline bench compare --baseline generate --server "http://localhost:8000/v1 model=NAME"
     """
     batches = parsed("--batch", parse_batches, batch)
+    rivals = _rivals(baseline, lookup_tokens, server)
     with clean_exit():
         contest = _contest(model, proposer, engine_option, numerics, ignore_eos, variant)
         _check_output(output)
@@ -82,7 +95,7 @@ def compare_command(
 
         choice = PromptChoice(_prompts(prompts), prompts_per_kind, mixed)
         with bench_progress() as progress:
-            result = compare(contest, choice, Schedule(batches, max_tokens, rounds, warmup), lookup_tokens, progress)
+            result = compare(contest, rivals, choice, Schedule(batches, max_tokens, rounds, warmup), progress)
         _write(output, result.to_json())
         print_comparison(report_console(), result)
 
@@ -198,6 +211,11 @@ def _contest(
     from paceline.bench.lineup import Contest
 
     return Contest(model, chosen, options, str(numerics), ignore_eos)
+
+
+def _rivals(modes: Sequence[BaselineMode] | None, lookup_tokens: int, servers: Sequence[str] | None) -> RivalChoice:
+    chosen = parsed("--server", parse_servers, servers or ())
+    return parsed("--baseline", lambda named: rival_choice(named, lookup_tokens, chosen), modes or ())
 
 
 def _check_output(output: Path | None) -> None:

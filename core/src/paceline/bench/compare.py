@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
 from paceline.bench.differences import TopTwo, top_two
-from paceline.bench.engines import BenchEngine, PacelineEngine, TransformersEngine
+from paceline.bench.engines import BenchEngine
 from paceline.bench.environment import environment, load_average
 from paceline.bench.lineup import NO_SPECULATION, Baseline, Contest, PacelineEngines, load_baseline
 from paceline.bench.outputs import Disagreement, disagreements, reference, same_counts
@@ -18,7 +19,10 @@ from paceline.bench.progress import BenchProgress
 from paceline.bench.prompts import BenchPrompt, by_kind
 from paceline.bench.records import Measurement
 from paceline.bench.report import RatioBases, Row, measurement_fields, report_rows, with_totals
+from paceline.bench.rival_choices import RivalChoice
+from paceline.bench.rivals import load_rivals
 from paceline.bench.rounds import WARM_UP_TOKENS, Groups, Schedule, measure, num_turns, warm_up
+from paceline.bench.server import connected
 from paceline.bench.stats import spread
 
 __all__ = ["Comparison", "PromptChoice", "compare", "greedy_judge"]
@@ -69,51 +73,46 @@ class Comparison:
 
 
 def compare(
-    contest: Contest, choice: PromptChoice, schedule: Schedule, lookup_tokens: int, progress: BenchProgress
+    contest: Contest, rival_choice: RivalChoice, choice: PromptChoice, schedule: Schedule, progress: BenchProgress
 ) -> Comparison:
     """Load everything once, warm up, measure, and compare the outputs.
 
     Args:
-        contest: Model and engines.
+        contest: Model and Paceline's engines.
+        rival_choice: What they are compared with, beside transformers' ``generate``.
         choice: Prompts.
         schedule: How often and how much.
-        lookup_tokens: Draft length of transformers' prompt lookup; 0 leaves it out.
         progress: Is told what goes on.
 
     Raises:
         PacelineError: from whatever refuses, or if a request fails.
     """
     started_s = time.perf_counter()
-    progress.show("loading transformers")
-    baseline = load_baseline(contest)
-    groups = by_kind(choice.prompts, baseline.encode, most_per_kind=choice.most_per_kind, mixed=choice.mixed)
-    longest = schedule.max_tokens + max(len(ids) for group in groups.values() for ids in group)
-    loading = PacelineEngines(contest, longest, max(schedule.batches), lambda name: progress.show(f"loading {name}"))
-    with loading as paceline_engines:
-        facts = environment(contest, baseline, paceline_engines)
-        facts["transformers"]["prompt_lookup_num_tokens"] = lookup_tokens
-        measurements = _measurements(contest, baseline, paceline_engines, groups, schedule, lookup_tokens, progress)
-        facts["load_average_at_end"] = load_average()
+    with ExitStack() as stack:
+        progress.show("asking servers")
+        servers = [stack.enter_context(connected(server)) for server in rival_choice.servers]
+        progress.show("loading transformers")
+        baseline = load_baseline(contest)
+        groups = by_kind(choice.prompts, baseline.encode, most_per_kind=choice.most_per_kind, mixed=choice.mixed)
+        longest = schedule.max_tokens + max(len(ids) for group in groups.values() for ids in group)
+        size = {"longest": longest, "max_batch": max(schedule.batches)}
+        rivals = stack.enter_context(closing(load_rivals(contest, rival_choice, baseline, servers, **size)))
+        loading = PacelineEngines(contest, **size, on_load=lambda name: progress.show(f"loading {name}"))
+        engines = stack.enter_context(loading)
+        facts = environment(contest, baseline, engines)
+        measurements = _measurements(rivals.around(engines), groups, schedule, progress)
+        facts["transformers"]["prompt_lookup_num_tokens"] = rival_choice.lookup_tokens
+        facts["transformers"]["continuous_batching"] = rivals.batching_facts()
+        facts |= {"servers": rivals.server_facts(), "load_average_at_end": load_average()}
     progress.show("comparing outputs")
-    rows, found = _judged(measurements, groups, schedule, greedy_judge(baseline))
+    rows, found = _judged(measurements, groups, schedule, baseline)
     workload = _workload(groups, schedule, choice, time.perf_counter() - started_s)
     return Comparison(rows, found, measurements, facts, workload)
 
 
 def _measurements(
-    contest: Contest,
-    baseline: Baseline,
-    paceline_engines: Sequence[PacelineEngine],
-    groups: Groups,
-    schedule: Schedule,
-    lookup_tokens: int,
-    progress: BenchProgress,
+    engines: Sequence[BenchEngine], groups: Groups, schedule: Schedule, progress: BenchProgress
 ) -> list[Measurement]:
-    plain = TransformersEngine(baseline.loaded, ignore_eos=contest.ignore_eos)
-    engines: list[BenchEngine] = [plain, *paceline_engines]
-    if lookup_tokens:
-        lookup = TransformersEngine(baseline.loaded, ignore_eos=contest.ignore_eos, lookup_tokens=lookup_tokens)
-        engines.insert(1, lookup)
     progress.start(num_turns(engines, groups, schedule))
     warm_up(engines, groups, schedule, lambda turn: progress.turn(f"warm-up: {_describe(turn)}"))
     return measure(engines, groups, schedule, lambda turn: progress.turn(_describe(turn)))
@@ -134,15 +133,12 @@ def greedy_judge(baseline: Baseline) -> Callable[[Sequence[int]], TopTwo]:
 
 
 def _judged(
-    measurements: Sequence[Measurement],
-    groups: Groups,
-    schedule: Schedule,
-    best_after: Callable[[Sequence[int]], TopTwo],
+    measurements: Sequence[Measurement], groups: Groups, schedule: Schedule, baseline: Baseline
 ) -> tuple[list[Row], list[Disagreement]]:
-    smallest = min(schedule.batches)
+    smallest, best_after = min(schedule.batches), greedy_judge(baseline)
     references = [
-        reference(measurements, groups, "transformers", batch=smallest),
-        reference(measurements, groups, NO_SPECULATION, batch=None),
+        reference(measurements, groups, engine, batch=batch, retokenize=baseline.retokenize)
+        for engine, batch in (("transformers", smallest), (NO_SPECULATION, None))
     ]
     agreement = {expected.name: same_counts(measurements, groups, expected) for expected in references}
     found = [item for expected in references for item in disagreements(measurements, groups, expected, best_after)]

@@ -18,7 +18,7 @@ from paceline.engine.llm import LLM
 
 __all__ = ["environment", "load_average"]
 
-_PACKAGES = ("paceline-core", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+_PACKAGES = ("paceline-core", "torch", "transformers", "tokenizers", "safetensors", "numpy", "httpx2")
 _VERIFIER = "equality rule: a draft token is accepted where it equals the target's own choice"
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_NUM_THREADS")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.bench.engines import TransformersEngine
 from paceline.bench.lineup import Contest, load_baseline
 from paceline.bench.progress import BenchProgress
 from paceline.bench.stats import Spread, paired_ratios, spread
+from paceline.bench.transformers_engine import TransformersEngine
 from paceline.engine.llm import LLM
 from paceline.sampling.params import SamplingParams
 

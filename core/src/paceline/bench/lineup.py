@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from paceline.bench.choices import EngineChoice
-from paceline.bench.engines import PacelineEngine, plain_logits, use_own_attention
+from paceline.bench.engines import PacelineEngine
+from paceline.bench.transformers_engine import plain_logits, use_own_attention
 from paceline.config import engine_config
 from paceline.engine.chat import chat_token_ids
 from paceline.engine.llm import LLM
@@ -54,6 +55,17 @@ class Baseline:
     def encode(self, text: str) -> list[int]:
         """A user's turn through the chat template."""
         return chat_token_ids(self.loaded.tokenizer, [{"role": "user", "content": text}])
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of an output's text, without white space around it or what a cut character leaves at its end."""
+        tokenizer: Any = self.loaded.tokenizer
+        ids: list[int] = tokenizer.encode(text.rstrip("\ufffd").strip(), add_special_tokens=False)
+        return ids
+
+    def retokenize(self, token_ids: Sequence[int]) -> list[int]:
+        """The same of an output's tokens: what an engine that tells text only would be told by."""
+        tokenizer: Any = self.loaded.tokenizer
+        return self.tokenize(tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def logits(self, token_ids: Sequence[int]) -> Any:
         """Raw scores float32 ``[vocab]`` after the tokens."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from paceline.bench.differences import Difference, TopTwo, locate
 from paceline.bench.plan import Cell
-from paceline.bench.records import Measurement
+from paceline.bench.records import Measurement, RequestRecord
 from paceline.bench.rounds import Groups
 
 __all__ = ["Disagreement", "Reference", "disagreements", "reference", "same_counts"]
 
 Outputs = Mapping[tuple[Cell, int], Sequence[int]]
+Retokenize = Callable[[Sequence[int]], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +24,19 @@ class Reference:
         name: The engine, and at how many concurrent requests if that is fixed.
         outputs: ``(cell, prompt index) -> tokens``.
         batch: Compare with the outputs at this number of concurrent requests; ``None`` = with the same cell's.
+        retokenize: Tokens to those of their text, for outputs of which nothing but the text is known.
     """
 
     name: str
     outputs: Outputs
     batch: int | None
+    retokenize: Retokenize
 
-    def tokens(self, cell: Cell, prompt_index: int) -> Sequence[int]:
-        """What an output of this cell should be."""
+    def tokens(self, cell: Cell, prompt_index: int, request: RequestRecord) -> Sequence[int]:
+        """What a request of this cell should have emitted."""
         own = cell if self.batch is None else Cell(cell.kind, self.batch)
-        return self.outputs[own, prompt_index]
+        tokens = self.outputs[own, prompt_index]
+        return tokens if request.text_num_tokens is None else self.retokenize(tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +60,22 @@ class Disagreement:
     difference: Difference
 
 
-def reference(measurements: Sequence[Measurement], groups: Groups, engine: str, *, batch: int | None) -> Reference:
+def reference(
+    measurements: Sequence[Measurement], groups: Groups, engine: str, *, batch: int | None, retokenize: Retokenize
+) -> Reference:
     """The outputs of an engine's first round."""
     outputs: dict[tuple[Cell, int], list[int]] = {}
     for measurement in measurements:
         if measurement.engine == engine:
-            for prompt_index, tokens in _outputs(measurement, groups):
-                outputs.setdefault((measurement.cell, prompt_index), tokens)
-    return Reference(engine if batch is None else f"{engine}, batch {batch}", outputs, batch)
+            for prompt_index, request in _requests(measurement, groups):
+                outputs.setdefault((measurement.cell, prompt_index), request.token_ids)
+    return Reference(engine if batch is None else f"{engine}, batch {batch}", outputs, batch, retokenize)
 
 
-def _outputs(measurement: Measurement, groups: Groups) -> list[tuple[int, list[int]]]:
+def _requests(measurement: Measurement, groups: Groups) -> list[tuple[int, RequestRecord]]:
     """Prompts are repeated to fill a batch, so an output's number is its prompt's modulo the number of prompts."""
     num_prompts = len(groups[measurement.cell.kind])
-    return [(index % num_prompts, request.token_ids) for index, request in enumerate(measurement.run.requests)]
+    return [(index % num_prompts, request) for index, request in enumerate(measurement.run.requests)]
 
 
 def same_counts(
@@ -79,10 +85,10 @@ def same_counts(
     counts: dict[tuple[str, Cell], tuple[int, int]] = {}
     for measurement in measurements:
         key = (measurement.engine, measurement.cell)
-        outputs = _outputs(measurement, groups)
-        same = sum(tokens == expected.tokens(measurement.cell, index) for index, tokens in outputs)
+        requests = _requests(measurement, groups)
+        same = sum(own.token_ids == expected.tokens(measurement.cell, index, own) for index, own in requests)
         before = counts.get(key, (0, 0))
-        counts[key] = (before[0] + same, before[1] + len(outputs))
+        counts[key] = (before[0] + same, before[1] + len(requests))
     return counts
 
 
@@ -103,8 +109,9 @@ def disagreements(
     rounds: dict[tuple[str, Cell, int, Difference], set[int]] = {}
     for measurement in measurements:
         cell = measurement.cell
-        for index, tokens in _outputs(measurement, groups):
-            found = locate(groups[cell.kind][index], tokens, expected.tokens(cell, index), best_after)
+        for index, request in _requests(measurement, groups):
+            wanted = expected.tokens(cell, index, request)
+            found = locate(groups[cell.kind][index], request.token_ids, wanted, best_after)
             if found is not None:
                 rounds.setdefault((measurement.engine, cell, index, found), set()).add(measurement.round_index)
     return [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from paceline.bench.plan import Cell
 
-__all__ = ["Measurement", "RequestRecord", "Run", "merged"]
+__all__ = ["Measurement", "RequestRecord", "Run", "merged", "timed"]
 
 
 @dataclass(slots=True)
@@ -16,14 +16,28 @@ class RequestRecord:
     """One request.
 
     Attributes:
-        token_ids: What was emitted, the end token included.
+        token_ids: What was emitted, the end token included; of an engine that tells text only, that text's tokens.
         ttft_s: Time to the first token.
-        tpot_s: Time per token after the first; ``None`` with fewer than two.
+        tpot_s: Time per token after the first; ``None`` with fewer than two, or where they came all at once.
+        text_num_tokens: How many an engine that tells text only says it emitted; ``None`` = ``token_ids`` are its own.
     """
 
     token_ids: list[int]
     ttft_s: float
     tpot_s: float | None
+    text_num_tokens: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Emitted tokens."""
+        return len(self.token_ids) if self.text_num_tokens is None else self.text_num_tokens
+
+
+def timed(token_ids: list[int], times_s: Sequence[float]) -> RequestRecord:
+    """A request whose ``n``-th token came ``times_s[n]`` after its start."""
+    first_s, last_s = times_s[0], times_s[len(token_ids) - 1]
+    tpot_s = (last_s - first_s) / (len(token_ids) - 1) if len(token_ids) > 1 else None
+    return RequestRecord(token_ids, first_s, tpot_s)
 
 
 @dataclass(slots=True)
@@ -33,7 +47,7 @@ class Run:
     Attributes:
         seconds: Wall time.
         requests: In the order of the prompts.
-        num_passes: Passes of the target.
+        num_passes: Passes of the target; ``None`` where the engine does not tell.
         num_drafts: Verify steps with drafts, counted per request; 0 where the engine does not tell.
         num_draft_tokens: Draft tokens verified.
         num_accepted_tokens: Of them accepted.
@@ -43,7 +57,7 @@ class Run:
 
     seconds: float
     requests: list[RequestRecord] = field(default_factory=list)
-    num_passes: int = 0
+    num_passes: int | None = None
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -53,7 +67,7 @@ class Run:
     @property
     def num_tokens(self) -> int:
         """Emitted tokens."""
-        return sum(len(request.token_ids) for request in self.requests)
+        return sum(request.num_tokens for request in self.requests)
 
     @property
     def tokens_per_s(self) -> float:
@@ -84,10 +98,11 @@ class Measurement:
 
 def merged(runs: Sequence[Run]) -> Run:
     """Runs one after another as one: times and counts add up."""
+    passes = [run.num_passes for run in runs if run.num_passes is not None]
     return Run(
         seconds=sum(run.seconds for run in runs),
         requests=[request for run in runs for request in run.requests],
-        num_passes=sum(run.num_passes for run in runs),
+        num_passes=sum(passes) if len(passes) == len(runs) else None,
         num_drafts=sum(run.num_drafts for run in runs),
         num_draft_tokens=sum(run.num_draft_tokens for run in runs),
         num_accepted_tokens=sum(run.num_accepted_tokens for run in runs),

@@ -45,7 +45,7 @@ class Row:
         ttft_s: Of the rounds' medians over requests.
         tpot_s: Of the rounds' medians over requests.
         acceptance_length: Tokens per verify step with drafts, bonus included; ``None`` if there is none to tell of.
-        tokens_per_pass: Emitted tokens of all requests per pass of the target.
+        tokens_per_pass: Emitted tokens of all requests per pass of the target; ``None`` if the passes are not told.
         num_output_tokens: Emitted tokens per request.
         agreement: ``reference -> (outputs equal to it, outputs compared)`` over all rounds.
     """
@@ -60,7 +60,7 @@ class Row:
     ttft_s: Spread
     tpot_s: Spread | None
     acceptance_length: float | None
-    tokens_per_pass: float
+    tokens_per_pass: float | None
     num_output_tokens: Spread
     agreement: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -132,8 +132,8 @@ def _row(engine: str, cell: Cell, rounds: Sequence[Run]) -> Row:
         ttft_s=spread(run.ttft_s for run in rounds),
         tpot_s=spread_of_known(run.tpot_s for run in rounds),
         acceptance_length=1 + total.num_accepted_tokens / total.num_drafts if total.num_drafts else None,
-        tokens_per_pass=total.num_tokens / total.num_passes,
-        num_output_tokens=spread(len(request.token_ids) for request in total.requests),
+        tokens_per_pass=total.num_tokens / total.num_passes if total.num_passes else None,
+        num_output_tokens=spread(request.num_tokens for request in total.requests),
     )
 
 

@@ -54,7 +54,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         console.print(_disagreements_table(comparison.disagreements))
     else:
         console.print("All outputs are the same, token for token.")
-    console.print(_conditions(comparison.environment, comparison.workload), style="dim", soft_wrap=True)
+    for line in (_conditions(comparison.environment, comparison.workload), *_rival_lines(comparison.environment)):
+        console.print(line, style="dim", soft_wrap=True)
 
 
 def print_first_token(console: Console, result: FirstToken) -> None:
@@ -98,8 +99,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         spread_text(row.ratio_to_no_speculation, digits=2),
         spread_text(row.ttft_s, 1000),
         spread_text(row.tpot_s, 1000),
-        "-" if row.acceptance_length is None else f"{row.acceptance_length:.2f}",
-        f"{row.tokens_per_pass:.2f}",
+        *("-" if value is None else f"{value:.2f}" for value in (row.acceptance_length, row.tokens_per_pass)),
     )
 
 
@@ -157,3 +157,13 @@ def _conditions(environment: dict[str, Any], workload: dict[str, Any]) -> str:
         f"{workload['max_tokens']} tokens, {workload['sampling']}; prefix sharing: {environment['prefix_sharing']}; "
         f"{workload['wall_time_s']} s in all"
     )
+
+
+def _rival_lines(environment: dict[str, Any]) -> list[str]:
+    """What stands in for a row that is not there, and what is not known of servers."""
+    left_out = (environment["transformers"]["continuous_batching"] or {}).get("left_out")
+    lines = [] if left_out is None else [f"left out: transformers continuous batching ({left_out})"]
+    for name, facts in environment["servers"].items():
+        known = f"outputs compared by {facts['outputs_compared_by']}; prefix sharing: {facts['prefix_sharing']}"
+        lines.append(f"{name} at {facts['url']}: {known}; not controlled: {facts['not_controlled']}")
+    return lines
