@@ -8,38 +8,64 @@
 
 namespace paceline {
 
-// Columns of a panel [in, 48] for a few rows. Inlined, GCC keeps the sums in memory.
+// What a step along the input takes of a panel and of a row of x, how many go by from one fetch to the next, and how
+// many are done for all rows at a time: what was read stays in the nearest cache until all rows have used it.
+template <typename Weight>
+struct Steps {
+  static constexpr int64_t weights = kPanel, inputs = 1, of_fetch = 4 / sizeof(Weight), of_block = 32 * of_fetch;
+};
+template <>
+struct Steps<Nibbles> {
+  static constexpr int64_t weights = kGroupSize, inputs = kTerms, of_fetch = 1, of_block = 4;
+};
+
+constexpr int64_t kTileRows = 32;  // rows whose sums stand in the nearest cache
+
+// Add some steps to the sums [kRows, 48] of a stripe of columns. Inlined, GCC keeps the sums in memory.
 template <int kRows, typename Weight>
-__attribute__((noinline)) void stripe(const float* x, const Weight* panel, const float* scale, const float* bias, Output out, int64_t in,
-            int64_t width, Ahead ahead) {
+__attribute__((noinline)) void stripe(const float* x, int64_t width, const Weight* weights, int64_t count, float* sums,
+                                      Ahead ahead) {
   constexpr int kVectors = vectors_of(kRows);
-  Vector sums[kRows][kVectors] = {};
-  for (int64_t k = 0; k < in; ++k) {
-    const Weight* row = panel + k * kPanel;
-    ahead.fetch();
-    if constexpr (kRows < kVectors) {  // whichever are fewer are held in registers
-      for (int v = 0; v < kVectors; ++v) {
-        const Vector weights = load(row + v * kLanes);
-        for (int m = 0; m < kRows; ++m) sums[m][v] += x[m * in + k] * weights;
-      }
-    } else {
-      Vector weights[kVectors];
-      for (int v = 0; v < kVectors; ++v) weights[v] = load(row + v * kLanes);
-      for (int m = 0; m < kRows; ++m) {
-        const float input = x[m * in + k];
-        for (int v = 0; v < kVectors; ++v) sums[m][v] += input * weights[v];
-      }
-    }
+  Vector own[kRows][kVectors];
+  for (int m = 0; m < kRows; ++m)
+    for (int v = 0; v < kVectors; ++v) own[m][v] = load(sums + m * kPanel + v * kLanes);
+  for (int64_t k = 0; k < count; ++k) {
+    if (k % Steps<Weight>::of_fetch == 0) ahead.fetch();
+    add_step(x + k * Steps<Weight>::inputs, width, weights + k * Steps<Weight>::weights, own);
   }
-  put_rows(sums, scale, bias, out, width);
+  for (int m = 0; m < kRows; ++m)
+    for (int v = 0; v < kVectors; ++v) store(sums + m * kPanel + v * kLanes, own[m][v]);
 }
 
-// Weights, or words of them, of a panel for rows of x of this width, and how many the steps of a stripe go over.
+// Some steps of a panel for all rows.
 template <typename Weight>
-constexpr int64_t kStep = std::is_same_v<Weight, Nibbles> ? kGroupSize : kPanel;
+struct Block {
+  const Weight* weights;
+  int64_t width, count;
+  Ahead ahead;
+};
+
+template <int kRows, typename Weight>
+void rows_of_block(const float* x, Block<Weight>& block, float* sums) {
+  for (int64_t first = 0; first < kPanel; first += vectors_of(kRows) * kLanes) {
+    stripe<kRows>(x, block.width, block.weights + first, block.count, sums + first, block.ahead);
+    block.ahead.at += block.ahead.step * (block.count / Steps<Weight>::of_fetch);
+  }
+}
+
+template <int kRows, typename Weight>
+void last_rows(int64_t rows, const float* x, Block<Weight>& block, float* sums) {
+  if constexpr (kRows > 0) {
+    if (rows == kRows) return rows_of_block<kRows>(x, block, sums);
+    last_rows<kRows - 1>(rows, x, block, sums);
+  }
+}
+
 template <typename Weight>
-constexpr int64_t num_steps(int64_t width) {
-  return std::is_same_v<Weight, Nibbles> ? width / kTerms : width;
+void all_rows(int64_t rows, const float* x, Block<Weight> block, float* sums) {
+  for (; rows >= kMaxRows; rows -= kMaxRows, x += kMaxRows * block.width, sums += kMaxRows * kPanel)
+    rows_of_block<kMaxRows>(x, block, sums);
+  last_rows<kMaxRows - 1>(rows, x, block, sums);
 }
 
 constexpr int64_t num_stripes(int64_t rows) {
@@ -47,63 +73,41 @@ constexpr int64_t num_stripes(int64_t rows) {
   return (rows + kMaxRows - 1) / kMaxRows * (kPanel / width);
 }
 
-// A panel and what its product needs.
+// Steps that are worked on once are asked for a little ahead; those that are for more rows or columns leave time to ask
+// for the next ones meanwhile.
 template <typename Weight>
-struct Panel {
-  const Weight* weights;
-  const float *scale, *bias;
-  int64_t in, columns;
-  Ahead ahead;
-};
+Ahead ahead_of(const Weight* block, int64_t rows) {
+  using Own = Steps<Weight>;
+  constexpr int64_t kStep = Own::weights * sizeof(Weight), kNear = 3072;
+  const char* start = reinterpret_cast<const char*>(block);
+  const int64_t count = num_stripes(rows);
+  return count == 1 ? Ahead{start + kNear, Own::of_fetch * kStep}
+                    : Ahead{start + Own::of_block * kStep, Own::of_fetch * kStep / count};
+}
 
-template <int kRows, typename Weight>
-void rows_of_panel(const float* x, Panel<Weight>& panel, Output out) {
-  constexpr int64_t kStripe = vectors_of(kRows) * kLanes;
-  for (int64_t first = 0; first < panel.columns; first += kStripe) {
-    stripe<kRows>(x, panel.weights + first, panel.scale ? panel.scale + first : nullptr,
-                  panel.bias ? panel.bias + first : nullptr, Output{out.values + first, out.stride, out.is_added},
-                  panel.in, std::min<int64_t>(kStripe, panel.columns - first), panel.ahead);
-    panel.ahead.at += panel.ahead.step * num_steps<Weight>(panel.in);
+// A panel for at most kTileRows rows.
+template <typename Weight>
+void add_panel(const float* x, int64_t width, int64_t rows, const Weight* weights, float* sums) {
+  const int64_t num_steps = width / Steps<Weight>::inputs;
+  for (int64_t first = 0; first < num_steps; first += Steps<Weight>::of_block) {
+    const Weight* own = weights + first * Steps<Weight>::weights;
+    const int64_t count = std::min(Steps<Weight>::of_block, num_steps - first);
+    all_rows(rows, x + first * Steps<Weight>::inputs, Block<Weight>{own, width, count, ahead_of(own, rows)}, sums);
   }
-}
-
-template <int kRows, typename Weight>
-void last_rows(int64_t rows, const float* x, Panel<Weight>& panel, Output out) {
-  if constexpr (kRows > 0) {
-    if (rows == kRows) return rows_of_panel<kRows>(x, panel, out);
-    last_rows<kRows - 1>(rows, x, panel, out);
-  }
-}
-
-template <typename Weight>
-void all_rows(int64_t rows, const float* x, Panel<Weight> panel, Output out) {
-  for (; rows >= kMaxRows; rows -= kMaxRows, x += kMaxRows * panel.in, out.values += kMaxRows * out.stride)
-    rows_of_panel<kMaxRows>(x, panel, out);
-  last_rows<kMaxRows - 1>(rows, x, panel, out);
-}
-
-// A panel that is read once is asked for a little ahead of its reading; one that is read again for more rows or columns
-// leaves time to ask for the next one meanwhile.
-template <typename Weight>
-Ahead ahead_of(const Weight* panel, int64_t size, int64_t count) {
-  constexpr int64_t kBytes = kStep<Weight> * sizeof(Weight), kNear = 3072;
-  const char* start = reinterpret_cast<const char*>(panel);
-  return count == 1 ? Ahead{start + kNear, kBytes} : Ahead{start + size * sizeof(Weight), kBytes / count};
 }
 
 template <typename Weight>
 void multiply(const float* x, int64_t width, int64_t rows, const Packed<Weight>& packed, Output out, int num_threads) {
-  const int64_t num_panels = (packed.columns + kPanel - 1) / kPanel, size = num_steps<Weight>(width) * kStep<Weight>;
+  const int64_t num_panels = (packed.columns + kPanel - 1) / kPanel;
+  const int64_t size = width / Steps<Weight>::inputs * Steps<Weight>::weights;
 #pragma omp parallel for schedule(static) num_threads(num_threads)
-  for (int64_t p = 0; p < num_panels; ++p) {
-    const int64_t first = p * kPanel, columns = std::min<int64_t>(kPanel, packed.columns - first);
-    const Weight* weights = packed.weights + p * size;
-    all_rows(rows, x,
-             Panel<Weight>{weights, packed.scale ? packed.scale + first : nullptr,
-                           packed.bias ? packed.bias + first : nullptr, width, columns,
-                           ahead_of(weights, size, num_stripes(rows))},
-             Output{out.values + first, out.stride, out.is_added});
-  }
+  for (int64_t p = 0; p < num_panels; ++p)
+    for (int64_t first = 0; first < rows; first += kTileRows) {
+      const int64_t count = std::min(kTileRows, rows - first);
+      alignas(64) float sums[kTileRows * kPanel] = {};
+      add_panel(x + first * width, width, count, packed.weights + p * size, sums);
+      put_rows(sums, count, packed.scale, packed.bias, p * kPanel, packed.columns, out.from_row(first));
+    }
 }
 
 template <typename Weight>

@@ -78,8 +78,8 @@ inline void add_words(const float* terms, int64_t size, const Ints (&words)[kVec
 
 // A group's own sums are scaled and join the row's.
 template <int kRows, int kVectors>
-__attribute__((always_inline)) inline void add_group(const float* terms, int64_t size, const Nibbles* group,
-                                                     Vector (&sums)[kRows][kVectors]) {
+__attribute__((always_inline)) inline void add_step(const float* terms, int64_t size, const Nibbles* group,
+                                                    Vector (&sums)[kRows][kVectors]) {
   Vector own[kRows][kVectors] = {};
   Ints words[kVectors];
   for (int w = 0; w < kWords; ++w) {
@@ -94,19 +94,6 @@ __attribute__((always_inline)) inline void add_group(const float* terms, int64_t
       sums[m][v] += terms[m * size + kGroup] * minimum;
     }
   }
-}
-
-// The same as for other weights, but x is what `terms_of` made and `in` its width.
-template <int kRows>
-__attribute__((noinline)) void stripe(const float* x, const Nibbles* panel, const float* scale, const float* bias, Output out, int64_t in,
-            int64_t width, Ahead ahead) {
-  constexpr int kVectors = vectors_of(kRows);
-  Vector sums[kRows][kVectors] = {};
-  for (int64_t k = 0; k < in; k += kTerms, panel += kGroupSize) {
-    ahead.fetch_all();
-    add_group(x + k, in, panel, sums);
-  }
-  put_rows(sums, scale, bias, out, width);
 }
 
 }  // namespace paceline

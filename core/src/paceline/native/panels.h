@@ -30,13 +30,7 @@ struct Ahead {
 
   void fetch() {
     __builtin_prefetch(at, 0, 2);
-    if (step > 64) __builtin_prefetch(at + 64, 0, 2);
-    if (step > 128) __builtin_prefetch(at + 128, 0, 2);
-    at += step;
-  }
-
-  void fetch_all() {
-    for (int64_t line = 0; line < step; line += 64) __builtin_prefetch(at + line, 0, 2);
+    for (int64_t line = 64; line < step; line += 64) __builtin_prefetch(at + line, 0, 2);
     at += step;
   }
 };
@@ -45,20 +39,39 @@ struct Output {
   float* values;
   int64_t stride;
   bool is_added;  // to what is there
+
+  Output from_row(int64_t row) const { return {values + row * stride, stride, is_added}; }
 };
 
-// Writes or adds sums * scale + bias, the first columns of each row.
-template <int kRows, int kVectors>
-void put_rows(const Vector (&sums)[kRows][kVectors], const float* scale, const float* bias, Output out, int64_t width) {
-  for (int m = 0; m < kRows; ++m) {
-    float result[kVectors * kLanes];
-    std::memcpy(result, sums[m], sizeof(result));
-    float* to = out.values + m * out.stride;
+// Writes or adds sums [rows, 48] * scale + bias, from a column on.
+inline void put_rows(const float* sums, int64_t rows, const float* scale, const float* bias, int64_t first,
+                     int64_t columns, Output out) {
+  const int64_t width = columns - first < kPanel ? columns - first : kPanel;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* to = out.values + r * out.stride + first;
     for (int64_t c = 0; c < width; ++c) {
-      const float scaled = scale ? result[c] * scale[c] : result[c];
-      const float value = bias ? scaled + bias[c] : scaled;
+      const float sum = sums[r * kPanel + c];
+      const float scaled = scale ? sum * scale[first + c] : sum;
+      const float value = bias ? scaled + bias[first + c] : scaled;
       to[c] = out.is_added ? to[c] + value : value;
     }
+  }
+}
+
+// One step for a few rows: an input of each, and a row of the panel.
+template <typename Weight, int kRows, int kVectors>
+__attribute__((always_inline)) inline void add_step(const float* x, int64_t width, const Weight* row,
+                                                    Vector (&sums)[kRows][kVectors]) {
+  if constexpr (kRows < kVectors) {  // whichever are fewer are held in registers
+    for (int v = 0; v < kVectors; ++v) {
+      const Vector weights = load(row + v * kLanes);
+      for (int m = 0; m < kRows; ++m) sums[m][v] += x[m * width] * weights;
+    }
+  } else {
+    Vector weights[kVectors];
+    for (int v = 0; v < kVectors; ++v) weights[v] = load(row + v * kLanes);
+    for (int m = 0; m < kRows; ++m)
+      for (int v = 0; v < kVectors; ++v) sums[m][v] += x[m * width] * weights[v];
   }
 }
 
