@@ -64,8 +64,9 @@ def test_the_nucleus_ends_where_the_mass_first_reaches_its_share(build_rows):
     scores -= scores[0].clone()
     cumulative = exp_mass(scores).cumsum(0).double()
     exact = (cumulative / cumulative[-1]).float()
-    shares = [share for value in exact[:-1].numpy() for share in (np.nextafter(value, 0), value, np.nextafter(value, 1))]
-    rows = build_rows([{"top_p": float(share), "seeds": i} for i, share in enumerate(shares)])
+    ends = exact[:-1].numpy()
+    shares = np.stack([np.nextafter(ends, 0), ends, np.nextafter(ends, 1)], axis=1).ravel().tolist()
+    rows = build_rows([{"top_p": share, "seeds": i} for i, share in enumerate(shares)])
     assert len({int((row > -torch.inf).sum()) for row in process(scores.expand(len(shares), -1), rows)}) > 20
     for seed in range(20):
         rows.seeds = torch.arange(len(shares)) + 1000 * seed

@@ -39,9 +39,7 @@ _MODEL = (
     refused("download_dir", "downloads go where the environment variable HF_HOME says"),
     refused("rope_scaling", _OWN_CONFIG, {}),
     refused("rope_theta", _OWN_CONFIG),
-    honoured(
-        "quantization", "`quantization`: `int8` or `int4` on the CPU; else the checkpoint says it"
-    ),
+    honoured("quantization", "`quantization`: `int8` or `int4` on the CPU; else the checkpoint says it"),
     refused("quantization_param_path", _OWN_QUANTISATION),
     accepted("load_format", "the format is seen from the files", "auto", "safetensors", "gguf"),
     accepted("config_format", "configurations are transformers' own", "auto", "hf"),
