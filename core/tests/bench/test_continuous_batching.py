@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from paceline.bench import continuous_batching
 from paceline.bench.continuous_batching import MAX_BATCH_TOKENS, ContinuousBatchingEngine
 from paceline.bench.errors import BenchError, ContinuousBatchingError
 from paceline.bench.lineup import Baseline, Contest, load_baseline
@@ -122,3 +124,17 @@ def test_a_failed_request_stops_the_benchmark(loaded: LoadedModel, monkeypatch: 
         engine.generate(PROMPTS, 2)
     with pytest.raises(ContinuousBatchingError, match="no such kernel"):
         ContinuousBatchingEngine(loaded, ignore_eos=True, **SIZE)
+
+
+def test_settings_go_by_what_the_release_calls_them(monkeypatch):
+    @dataclasses.dataclass
+    class Earlier:
+        block_size: int
+        num_blocks: int
+        max_batch_tokens: int
+        max_requests_per_batch: int
+        safety_margin: float
+        allow_block_sharing: bool
+
+    monkeypatch.setattr(continuous_batching, "ContinuousBatchingConfig", Earlier)
+    assert continuous_batching._sized(300, 4) == Earlier(256, 8, 1200, 4, 0.0, False)

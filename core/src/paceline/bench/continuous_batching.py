@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from typing import Any
 
 from transformers import ContinuousBatchingConfig, GenerationConfig
@@ -20,6 +21,9 @@ Prompts = Sequence[Sequence[int]]
 
 MAX_BATCH_TOKENS = 2048
 """Most tokens in a pass, as many as Paceline's own default."""
+
+PAGE_SIZE = 256
+"""Tokens of a page of KV, transformers' own default."""
 
 _REFUSALS = (AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError, BenchError)
 """What transformers raises, at the start or in a request, for a model that it cannot run so."""
@@ -54,8 +58,8 @@ class ContinuousBatchingEngine:
     @property
     def facts(self) -> dict[str, Any]:
         """Its settings, ready for JSON."""
-        names = ("page_size", "num_blocks", "max_batch_tokens", "max_requests_per_batch", "allow_block_sharing")
-        return {name: getattr(self._config, name) for name in names}
+        names = ("num_blocks", "max_batch_tokens", "max_requests_per_batch", "allow_block_sharing")
+        return {"page_size": PAGE_SIZE} | {name: getattr(self._config, name) for name in names}
 
     def generate(self, prompts: Prompts, max_tokens: int) -> Run:
         """Run the prompts concurrently.
@@ -98,15 +102,21 @@ class ContinuousBatchingEngine:
 
 
 def _sized(longest: int, max_requests: int) -> ContinuousBatchingConfig:
-    """Settings for so many requests of that length; left alone, transformers takes most of the memory for KV."""
-    page_size = ContinuousBatchingConfig.page_size
+    """Settings for so many requests of that length; left alone, transformers takes most of the memory for KV.
+
+    Two fields go by the release: the page's, which was a block's, and the switch to flash attention, which came later.
+    """
+    known = {field.name for field in fields(ContinuousBatchingConfig)}
+    settings: dict[str, Any] = {"page_size" if "page_size" in known else "block_size": PAGE_SIZE}
+    if "auto_switch_to_flash" in known:
+        settings["auto_switch_to_flash"] = False
     return ContinuousBatchingConfig(
-        num_blocks=max_requests * math.ceil(longest / page_size),
+        num_blocks=max_requests * math.ceil(longest / PAGE_SIZE),
         max_batch_tokens=min(MAX_BATCH_TOKENS, max_requests * longest),
         max_requests_per_batch=max_requests,
         safety_margin=0.0,
         allow_block_sharing=False,
-        auto_switch_to_flash=False,
+        **settings,
     )
 
 
