@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.api import PacelineError, PluginError, ProposerCapabilities
+from paceline.api import API_VERSION, PacelineError, PluginError, ProposerCapabilities
 from paceline.host.discovery import discover
 from paceline.host.errors import (
     PluginApiError,
@@ -66,7 +66,7 @@ def test_a_broken_plugin_that_is_named_stops_the_start(site, broken):
     assert 'plugin "bad" 3.1 (distribution paceline-bad, entry point "bad = mod_bad") cannot be imported' in text
     cause = "ModuleNotFoundError" if broken == "ImportError" else broken
     assert f"{cause}: " in text
-    assert "this core has paceline.api 0.1" in text
+    assert f"this core has paceline.api {API_VERSION}" in text
 
 
 def test_an_object_that_the_module_lacks_is_an_import_error(site):
@@ -117,7 +117,7 @@ def test_api_range_that_is_none_or_garbage_is_refused_with_both_versions(site, d
 
     text = refused(site, PluginApiError)
 
-    assert f"requires_api = {declared}" in text and "not a PEP 440 range" in text and "paceline.api 0.1" in text
+    assert f"requires_api = {declared}" in text and "not a PEP 440 range" in text and f"paceline.api {API_VERSION}" in text
 
 
 def test_a_spec_without_api_range_is_refused_with_the_cause_and_the_version(site):
@@ -126,7 +126,7 @@ def test_a_spec_without_api_range_is_refused_with_the_cause_and_the_version(site
 
     text = refused(site, PluginCallError)
 
-    assert "requires_api" in text and "paceline_proposers (under paceline.api 0.1) raised TypeError" in text
+    assert "requires_api" in text and f"paceline_proposers (under paceline.api {API_VERSION}) raised TypeError" in text
 
 
 @pytest.mark.parametrize(("declared", "version"), [(">=0.2", "0.1"), (">=1,<2", "0.1"), (">=0.1,<0.2", "1.0")])
@@ -139,7 +139,7 @@ def test_plugin_made_for_another_api_is_refused_with_both_versions(site, declare
     assert f'paceline.api "{declared}", this core has {version}' in text
 
 
-@pytest.mark.parametrize("declared", [">=0.1,<0.2", "==0.1", "~=0.1", ">=0.1"])
+@pytest.mark.parametrize("declared", [">=0.1,<0.2", f"=={API_VERSION}", "~=0.1", ">=0.1"])
 def test_plugin_whose_api_range_fits_is_loaded(site, declared):
     site.proposer("ngram", DECLARES_WITH.format(f"requires_api='{declared}'"))
 
@@ -182,7 +182,7 @@ def test_forgotten_decorator_is_named(site):
 def test_hook_that_raises_after_half_of_its_specs(site):
     site.proposer("ngram", "@hookimpl\ndef paceline_proposers():\n    yield spec()\n    raise KeyError('half')\n")
 
-    assert "paceline_proposers (under paceline.api 0.1) raised KeyError: 'half'" in refused(site, PluginCallError)
+    assert f"paceline_proposers (under paceline.api {API_VERSION}) raised KeyError: 'half'" in refused(site, PluginCallError)
 
 
 def test_hook_that_returns_something_else(site):
