@@ -14,6 +14,7 @@ from paceline.bench.differences import Difference, TopTwo, locate, top_two
 from paceline.bench.engines import PacelineEngine
 from paceline.bench.environment import environment
 from paceline.bench.lineup import NO_SPECULATION, Baseline, Contest, PacelineEngines, load_baseline
+from paceline.bench.plan import Prompts
 from paceline.bench.progress import BenchProgress
 from paceline.bench.records import Run, merged
 from paceline.bench.stats import spread
@@ -24,8 +25,6 @@ from paceline.sampling.pipeline import process
 from paceline.sampling.rows import RowParams
 
 __all__ = ["Agreement", "AgreementPlan", "Pair", "agree", "sampled_scores"]
-
-Prompts = Sequence[Sequence[int]]
 Judge = Callable[[Sequence[int]], TopTwo]
 
 

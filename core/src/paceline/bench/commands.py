@@ -26,6 +26,18 @@ Proposers = Annotated[
     list[str] | None,
     typer.Option("--proposer", help='A proposer, with options: "NAME num_speculative_tokens=5 key=value". Repeatable.'),
 ]
+Variants = Annotated[
+    list[str] | None, typer.Option(help='An engine with other settings: "quantization=int8 key=value". Repeatable.')
+]
+LookupTokens = Annotated[int, typer.Option(min=0, help="Draft length of transformers' prompt lookup; 0 leaves it out.")]
+Baselines = Annotated[
+    list[BaselineMode] | None,
+    typer.Option(help="Of transformers' ways, run these and plain generate; all that can run if left out."),
+]
+Servers = Annotated[
+    list[str] | None,
+    typer.Option(help='A running OpenAI-compatible server: "URL" or "URL model=NAME". Repeatable.'),
+]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens to emit per request.")]
 PromptsFile = Annotated[
     Path | None,
@@ -45,9 +57,7 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, h
 def compare_command(
     model: Model = "demo",
     proposer: Proposers = None,
-    variant: Annotated[
-        list[str] | None, typer.Option(help='An engine with other settings: "quantization=int8 key=value". Repeatable.')
-    ] = None,
+    variant: Variants = None,
     batch: Annotated[str, typer.Option(help="Numbers of concurrent requests.")] = "1,4,16",
     max_tokens: MaxTokens = 128,
     rounds: Annotated[int, typer.Option(min=1, help="Measured repetitions.")] = 5,
@@ -55,17 +65,9 @@ def compare_command(
     prompts: PromptsFile = None,
     prompts_per_kind: Annotated[int | None, typer.Option(min=1, help="Only the first so many of each kind.")] = None,
     mixed: Annotated[bool, typer.Option("--mixed", help="All prompts as one kind, whose batches mix them.")] = False,
-    lookup_tokens: Annotated[
-        int, typer.Option(min=0, help="Draft length of transformers' prompt lookup; 0 leaves it out.")
-    ] = 5,
-    baseline: Annotated[
-        list[BaselineMode] | None,
-        typer.Option(help="Of transformers' ways, run these and plain generate; all that can run if left out."),
-    ] = None,
-    server: Annotated[
-        list[str] | None,
-        typer.Option(help='A running OpenAI-compatible server: "URL" or "URL model=NAME". Repeatable.'),
-    ] = None,
+    lookup_tokens: LookupTokens = 5,
+    baseline: Baselines = None,
+    server: Servers = None,
     numerics: NumericsOption = Numerics.FAST,
     ignore_eos: IgnoreEos = False,
     engine_option: EngineOptions = None,

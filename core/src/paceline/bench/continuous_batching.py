@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any
@@ -12,12 +11,11 @@ from typing import Any
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from paceline.bench.errors import BenchError, ContinuousBatchingError
+from paceline.bench.plan import Prompts
 from paceline.bench.records import Run, timed
 from paceline.model.loading import LoadedModel
 
 __all__ = ["ContinuousBatchingEngine"]
-
-Prompts = Sequence[Sequence[int]]
 
 MAX_BATCH_TOKENS = 2048
 """Most tokens in a pass, as many as Paceline's own default."""

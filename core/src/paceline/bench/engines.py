@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from paceline.bench.errors import BenchError
+from paceline.bench.plan import Prompts
 from paceline.bench.records import RequestRecord, Run
 from paceline.engine.llm import LLM
 from paceline.engine.metrics import EngineStats
@@ -14,8 +15,6 @@ from paceline.engine.outputs import RequestOutput
 from paceline.sampling.params import SamplingParams
 
 __all__ = ["BenchEngine", "PacelineEngine"]
-
-Prompts = Sequence[Sequence[int]]
 
 
 class BenchEngine(Protocol):

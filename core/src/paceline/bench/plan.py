@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["Cell", "Turn", "cells", "chunks", "filled", "turns"]
+__all__ = ["Cell", "Prompts", "Turn", "cells", "chunks", "filled", "turns"]
 
 T = TypeVar("T")
+
+Prompts = Sequence[Sequence[int]]
+"""Token ids of each prompt."""
 
 
 @dataclass(frozen=True, slots=True)

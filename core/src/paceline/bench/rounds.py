@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.bench.engines import BenchEngine
-from paceline.bench.plan import Turn, cells, chunks, filled, turns
+from paceline.bench.plan import Prompts, Turn, cells, chunks, filled, turns
 from paceline.bench.records import Measurement, Run, merged
 
 __all__ = ["WARM_UP_TOKENS", "Groups", "Schedule", "measure", "num_turns", "warm_up"]
 
 WARM_UP_TOKENS = 8
 
-Groups = Mapping[str, Sequence[Sequence[int]]]
+Groups = Mapping[str, Prompts]
 """``kind -> token ids of its prompts``."""
 
 
@@ -78,7 +78,7 @@ def _turns(
     return [(turn, by_name[turn.engine]) for turn in planned]
 
 
-def run_cell(engine: BenchEngine, prompts: Sequence[Sequence[int]], batch: int, max_tokens: int) -> Run:
+def run_cell(engine: BenchEngine, prompts: Prompts, batch: int, max_tokens: int) -> Run:
     """The prompts, repeated until they fill whole batches, batch after batch."""
     gc.collect()
     return merged([engine.generate(chunk, max_tokens) for chunk in chunks(filled(prompts, batch), batch)])

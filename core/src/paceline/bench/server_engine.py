@@ -9,12 +9,11 @@ from typing import Any
 
 from paceline.bench.completions import Completion
 from paceline.bench.errors import ServerOutputError
+from paceline.bench.plan import Prompts
 from paceline.bench.records import RequestRecord, Run
 from paceline.bench.server import Server
 
 __all__ = ["ServerEngine"]
-
-Prompts = Sequence[Sequence[int]]
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 _GREEDY = {"temperature": 0.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
+from paceline.bench.plan import Prompts
 from paceline.bench.records import Run, timed
 from paceline.model.loading import LoadedModel
 
 __all__ = ["TransformersEngine", "plain_logits", "use_own_attention"]
-
-Prompts = Sequence[Sequence[int]]
 
 
 class _PassClock:
