@@ -1,1 +1,1 @@
-"""A speculation controller for Paceline: each step drafts what is expected to give the most tokens a second."""
+"""A speculation controller for Paceline: each step drafts what is expected to make the requests the fastest."""

@@ -26,7 +26,7 @@ NOTABLE_SHARE = 0.02
 
 
 class GoodputController(SpeculationController):
-    """Drafts as much as is expected to give the most tokens a second.
+    """Drafts as much as is expected to make the requests the fastest, by the geometric mean of their speeds.
 
     ``budgets`` asks the proposer where drafts are expected to pay, ``trim`` keeps what pays of the drafts that came:
     their lengths tell how good they are. All expectations are from what steps cost and brought; where drafts do not

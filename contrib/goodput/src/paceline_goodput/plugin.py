@@ -30,7 +30,7 @@ def paceline_speculation_controllers() -> tuple[ControllerSpec, ...]:
     return (
         ControllerSpec(
             name="goodput",
-            summary="Drafts what gives the most tokens a second, by measured cost and acceptance",
+            summary="Drafts what makes the requests the fastest, by measured cost and acceptance",
             options=GoodputOptions,
             requires_api=">=0.1.1,<0.2",
             describe=_describe,
