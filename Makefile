@@ -25,8 +25,8 @@ $(STAMP): requirements-dev.txt $(PYPROJECTS)
 demo: $(STAMP)  ## generate real text without speculation, with n-grams, EAGLE and a draft model, and compare
 	$(BIN)/paceline demo
 
-test: $(STAMP)  ## run the tests, but for the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+test: $(STAMP)  ## run the tests, but for the slow ones, a worker for each core
+	$(BIN)/python -m pytest -m "not slow" --numprocesses=auto --dist=worksteal
 
 test-slow: $(STAMP)  ## run the slow tests, the real model among them
 	$(BIN)/python -m pytest -m slow
