@@ -1,5 +1,5 @@
-// Paged attention. Scores and sums of a row and head follow its keys in tiles of 32 by their number, so a result is a
-// function of the row and its keys alone.
+// Paged attention. Scores and sums of a row and head follow its keys by their number, in tiles and in chunks of tiles
+// whose sums are joined, so a result is a function of the row and its keys alone.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,9 @@
 
 namespace paceline {
 
-constexpr int kUnitRows = 8;  // rows of a sequence that read the same keys together
+constexpr int kUnitRows = 8;               // rows of a sequence that read the same keys together
+constexpr int64_t kChunk = 4 * kTile;      // keys that are summed apart, by any thread (Dao et al. 2023, Flash-Decoding)
+constexpr int64_t kTileBytes = 128 << 10;  // most of a tile in the KV heads that are worked on together
 
 // One layer's KV, [blocks, block_size, kv_heads, size]; both sizes are one of those below.
 struct Cache {
@@ -117,69 +119,152 @@ inline void locate_unit(const Cache& cache, const Rows& rows, const Unit& unit, 
   }
 }
 
-// The query heads of some KV heads, for a few rows of one sequence.
-template <int kVectors>
-void attend_unit(const float* queries, int64_t query_stride, int64_t num_heads, const Cache& cache, const Rows& rows,
-                 const Scoring& scoring, const Unit& unit, Heads kv_heads, float* out) {
-  constexpr int64_t size = kVectors * kLanes;
-  const int64_t group = num_heads / cache.kv_heads, own_heads = group * kv_heads.count;
-  thread_local std::vector<float> sums;
-  thread_local std::vector<State> states;
-  sums.assign(unit.num_rows * own_heads * size, 0.0f);
-  states.assign(unit.num_rows * own_heads, State{});
-  for (size_t i = 0; i < states.size(); ++i) states[i].values = sums.data() + i * size;
-  UnitPlaces places;
-  for (int64_t tile = unit.start / kTile * kTile; tile < unit.stop; tile += kTile) {
-    locate_unit(cache, rows, unit, tile, kv_heads.first, places);
-    touch(places.shared, kv_heads.count * size);
-    for (int64_t h = 0; h < kv_heads.count; ++h)
-      for (int64_t r = 0; r < unit.num_rows; ++r) {
-        if (places.spans[r].first >= places.spans[r].stop) continue;
-        const float* query = queries + (unit.first_row + r) * query_stride + (kv_heads.first + h) * group * size;
-        State* own = states.data() + r * own_heads + h * group;
-        add_heads<kVectors>(group, own, query, scoring, *places.of_row[r], h * size, places.spans[r]);
-      }
+// What all rows of a layer's attention share.
+struct Attention {
+  const float* queries;
+  int64_t query_stride, heads;
+  const Cache& cache;
+  const Rows& rows;
+  const Scoring& scoring;
+  float* out;
+
+  int64_t group() const { return heads / cache.kv_heads; }
+};
+
+// What was summed for each row of a unit and each query head of some KV heads.
+struct Sums {
+  std::vector<float> values;
+  std::vector<State> states;
+
+  void reset(int64_t count, int64_t size) {
+    values.assign(count * size, 0.0f);
+    states.assign(count, State{});
+    for (int64_t i = 0; i < count; ++i) states[i].values = values.data() + i * size;
   }
-  for (int64_t r = 0; r < unit.num_rows; ++r)
-    for (int64_t h = 0; h < own_heads; ++h) {
-      const int64_t head = kv_heads.first * group + h;
-      finish(states[r * own_heads + h], scoring.sinks ? scoring.sinks[head] : kNone,
-             out + ((unit.first_row + r) * num_heads + head) * size, size);
+};
+
+// A tile for all rows of a unit, while the next one is fetched.
+template <int kVectors>
+void add_tile_of_unit(const Attention& a, const Unit& unit, Heads heads, const UnitPlaces& places,
+                      const UnitPlaces* next, Sums& sums) {
+  constexpr int64_t size = kVectors * kLanes;
+  const int64_t group = a.group(), lines = heads.count * size / 16;
+  const int64_t calls = heads.count * unit.num_rows * ((group + kMostHeads - 1) / kMostHeads) * (kTile / kTogether);
+  Stream ahead{next ? &next->shared : nullptr, lines, (2 * kTile * lines + calls - 1) / calls, 0, 0};
+  for (int64_t h = 0; h < heads.count; ++h)
+    for (int64_t r = 0; r < unit.num_rows; ++r) {
+      if (places.spans[r].first >= places.spans[r].stop) continue;
+      const float* query = a.queries + (unit.first_row + r) * a.query_stride + (heads.first + h) * group * size;
+      State* own = sums.states.data() + (r * heads.count + h) * group;
+      add_heads<kVectors>(group, own, query, a.scoring, *places.of_row[r], h * size, places.spans[r], ahead);
     }
 }
 
+// The keys [first, first + kChunk) for all rows of a unit.
 template <int kVectors>
-void attend_units(const float* queries, int64_t query_stride, int64_t heads, const Cache& cache, const Rows& rows,
-                  const Scoring& scoring, float* out, int num_threads) {
-  const bool is_few = rows.num_units < 2 * num_threads;  // then the threads share a unit by its KV heads
-  const int64_t parts = is_few ? cache.kv_heads : 1, count = cache.kv_heads / parts;
-#pragma omp parallel for schedule(dynamic) num_threads(num_threads)
-  for (int64_t work = 0; work < rows.num_units * parts; ++work) {
-    const int64_t* unit = rows.units + work / parts * 2;
-    attend_unit<kVectors>(queries, query_stride, heads, cache, rows, scoring,
-                          unit_of(rows, scoring.window, unit[0], unit[1]), Heads{work % parts * count, count}, out);
+void add_chunk(const Attention& a, const Unit& unit, Heads heads, int64_t first, Sums& sums) {
+  constexpr int64_t size = kVectors * kLanes;
+  sums.reset(unit.num_rows * heads.count * a.group(), size);
+  const int64_t first_of_unit = unit.start / kTile * kTile, stop = std::min(first + kChunk, unit.stop);
+  int64_t tile = std::max(first, first_of_unit);
+  UnitPlaces places[2], *now = places, *next = places + 1;
+  locate_unit(a.cache, a.rows, unit, tile, heads.first, *now);
+  if (tile == first_of_unit) touch(now->shared, heads.count * size);
+  for (; tile < stop; tile += kTile, std::swap(now, next)) {
+    const bool is_last = tile + kTile >= unit.stop;
+    if (!is_last) locate_unit(a.cache, a.rows, unit, tile + kTile, heads.first, *next);
+    add_tile_of_unit<kVectors>(a, unit, heads, *now, is_last ? nullptr : next, sums);
   }
+}
+
+// Add a chunk's sums to those of the chunks before it, for the rows that see some of its keys.
+inline void join_chunk(const Attention& a, const Unit& unit, int64_t first, const Sums& chunk, int64_t size,
+                       Sums& sums) {
+  const int64_t count = sums.states.size() / unit.num_rows;
+  for (int64_t r = 0; r < unit.num_rows; ++r) {
+    if (unit.lowest[r] >= first + kChunk || a.rows.num_keys[unit.first_row + r] <= first) continue;
+    for (int64_t i = r * count; i < (r + 1) * count; ++i) sums.states[i].join(chunk.states[i], size);
+  }
+}
+
+inline void finish_unit(const Attention& a, const Unit& unit, Heads heads, int64_t size, Sums& sums) {
+  const int64_t count = heads.count * a.group(), first = heads.first * a.group();
+  for (int64_t r = 0; r < unit.num_rows; ++r)
+    for (int64_t h = 0; h < count; ++h)
+      finish(sums.states[r * count + h], a.scoring.sinks ? a.scoring.sinks[first + h] : kNone,
+             a.out + ((unit.first_row + r) * a.heads + first + h) * size, size);
+}
+
+// A unit's chunks in their order, which starts at an absolute one so that it is the same in any company.
+template <int kVectors>
+void attend_unit(const Attention& a, const Unit& unit, Heads heads) {
+  constexpr int64_t size = kVectors * kLanes;
+  thread_local Sums sums, chunk;
+  sums.reset(unit.num_rows * heads.count * a.group(), size);
+  for (int64_t first = unit.start / kChunk * kChunk; first < unit.stop; first += kChunk) {
+    add_chunk<kVectors>(a, unit, heads, first, chunk);
+    join_chunk(a, unit, first, chunk, size, sums);
+  }
+  finish_unit(a, unit, heads, size, sums);
+}
+
+// The same where units are few: the threads share the chunks, whose sums then join in the same order.
+template <int kVectors>
+void attend_unit_together(const Attention& a, const Unit& unit, Heads heads, int num_threads) {
+  constexpr int64_t size = kVectors * kLanes;
+  static thread_local std::vector<Sums> chunks;
+  const int64_t start = unit.start / kChunk * kChunk, count = (unit.stop - start + kChunk - 1) / kChunk;
+  if (static_cast<int64_t>(chunks.size()) < count) chunks.resize(count);
+  Sums* own = chunks.data();
+#pragma omp parallel for schedule(static) num_threads(num_threads)
+  for (int64_t i = 0; i < count; ++i) add_chunk<kVectors>(a, unit, heads, start + i * kChunk, own[i]);
+  thread_local Sums sums;
+  sums.reset(unit.num_rows * heads.count * a.group(), size);
+  for (int64_t i = 0; i < count; ++i) join_chunk(a, unit, start + i * kChunk, own[i], size, sums);
+  finish_unit(a, unit, heads, size, sums);
+}
+
+// As many KV heads are worked on together as leave room for two tiles in the second cache.
+inline int64_t heads_together(const Cache& cache) {
+  const int64_t bytes = 2 * kTile * cache.key_size * sizeof(float);
+  return std::clamp<int64_t>(kTileBytes / bytes, 1, cache.kv_heads);
+}
+
+template <int kVectors>
+void attend_units(const Attention& a, int num_threads) {
+  const int64_t most = heads_together(a.cache), parts = (a.cache.kv_heads + most - 1) / most;
+  const int64_t num_items = a.rows.num_units * parts;
+  const auto unit = [&](int64_t item) {
+    const int64_t* rows = a.rows.units + item / parts * 2;
+    return unit_of(a.rows, a.scoring.window, rows[0], rows[1]);
+  };
+  const auto heads = [&](int64_t item) {
+    const int64_t first = item % parts * most;
+    return Heads{first, std::min(most, a.cache.kv_heads - first)};
+  };
+  if (num_items < 2 * num_threads) {
+    for (int64_t i = 0; i < num_items; ++i) attend_unit_together<kVectors>(a, unit(i), heads(i), num_threads);
+    return;
+  }
+#pragma omp parallel for schedule(dynamic) num_threads(num_threads)
+  for (int64_t i = 0; i < num_items; ++i) attend_unit<kVectors>(a, unit(i), heads(i));
 }
 
 // Head sizes are known at build time, so that a query stays in registers.
 template <int kSize>
-bool attend_of_size(const float* queries, int64_t query_stride, int64_t heads, const Cache& cache, const Rows& rows,
-                    const Scoring& scoring, float* out, int num_threads) {
-  if (cache.key_size != kSize || cache.value_size != kSize) return false;
-  attend_units<kSize / kLanes>(queries, query_stride, heads, cache, rows, scoring, out, num_threads);
+bool attend_of_size(const Attention& a, int num_threads) {
+  if (a.cache.key_size != kSize || a.cache.value_size != kSize) return false;
+  attend_units<kSize / kLanes>(a, num_threads);
   return true;
 }
 
 template <int... kSizes>
-void attend_any(const float* queries, int64_t query_stride, int64_t heads, const Cache& cache, const Rows& rows,
-                const Scoring& scoring, float* out, int num_threads) {
-  (attend_of_size<kSizes>(queries, query_stride, heads, cache, rows, scoring, out, num_threads) || ...);
+void attend_any(const Attention& a, int num_threads) {
+  (attend_of_size<kSizes>(a, num_threads) || ...);
 }
 
-inline void attend(const float* queries, int64_t query_stride, int64_t heads, const Cache& cache, const Rows& rows,
-                   const Scoring& scoring, float* out, int num_threads) {
-  attend_any<16, 32, 48, 64, 80, 96, 112, 128, 192, 256>(queries, query_stride, heads, cache, rows, scoring, out,
-                                                         num_threads);
+inline void attend(const Attention& a, int num_threads) {
+  attend_any<16, 32, 48, 64, 80, 96, 112, 128, 192, 256>(a, num_threads);
 }
 
 }  // namespace paceline

@@ -106,8 +106,8 @@ void run_layer(const Decoder& d, const Layer& layer, const Rows& rows, const flo
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (count > 4)
   for (int64_t r = 0; r < count; ++r) place_row(d, layer, rows, cos, sin, space.qkv + r * qkv_columns, r);
   const Cache cache{layer.keys, layer.values, d.block_size, d.kv_heads, size, size};
-  attend(space.qkv, qkv_columns, d.heads, cache, rows, Scoring{d.scale, 0, layer.window, nullptr}, space.attended,
-         num_threads);
+  const Scoring scoring{d.scale, 0, layer.window, nullptr};
+  attend(Attention{space.qkv, qkv_columns, d.heads, cache, rows, scoring, space.attended}, num_threads);
   const Packed<Weight> o{weights(layer.o), layer.o_scale, layer.o_bias, d.heads * size, d.hidden};
   matmul(space.attended, count, o, Output{hidden, d.hidden, true}, num_threads);
   norm_rows(hidden, layer.post_norm, d, count, space.normed);

@@ -27,7 +27,7 @@ void paceline_matmul_int4(const float* x, const Nibbles* weights, const float* b
 // out [rows, heads, value_size] of queries [rows, heads, key_size].
 void paceline_attention(const float* queries, int64_t heads, const Cache* cache, const Rows* rows,
                         const Scoring* scoring, float* out, int64_t num_threads) {
-  attend(queries, heads * cache->key_size, heads, *cache, *rows, *scoring, out, num_threads);
+  attend(Attention{queries, heads * cache->key_size, heads, *cache, *rows, *scoring, out}, num_threads);
 }
 
 // hidden [rows, hidden], from embeddings to what enters the last norm.

@@ -12,7 +12,7 @@ namespace paceline {
 // many are done for all rows at a time: what was read stays in the nearest cache until all rows have used it.
 template <typename Weight>
 struct Steps {
-  static constexpr int64_t weights = kPanel, inputs = 1, of_fetch = 4 / sizeof(Weight), of_block = 32 * of_fetch;
+  static constexpr int64_t weights = kPanel, inputs = 1, of_fetch = 4 / sizeof(Weight), of_block = 64 * of_fetch;
 };
 template <>
 struct Steps<Nibbles> {
@@ -78,7 +78,7 @@ constexpr int64_t num_stripes(int64_t rows) {
 template <typename Weight>
 Ahead ahead_of(const Weight* block, int64_t rows) {
   using Own = Steps<Weight>;
-  constexpr int64_t kStep = Own::weights * sizeof(Weight), kNear = 3072;
+  constexpr int64_t kStep = Own::weights * sizeof(Weight), kNear = 8192;
   const char* start = reinterpret_cast<const char*>(block);
   const int64_t count = num_stripes(rows);
   return count == 1 ? Ahead{start + kNear, Own::of_fetch * kStep}

@@ -8,8 +8,9 @@
 
 namespace paceline {
 
-constexpr int kTile = 32;     // keys
-constexpr int kTogether = 4;  // keys, or vectors of values, whose sums for 3 heads stand in registers
+constexpr int kTile = 32;      // keys
+constexpr int kMostHeads = 3;  // query heads of a KV head that are worked on together
+constexpr int kTogether = 4;   // keys, or vectors of values, whose sums for so many heads stand in registers
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 struct Scoring {
@@ -28,6 +29,22 @@ struct Span {
   int first, stop;
 };
 
+// What is read next: a few of its lines are asked for at each call, while something else is worked on.
+struct Stream {
+  const Places* places;  // or null
+  int64_t lines_of_entry, lines_of_call, entry, line;
+
+  void fetch() {
+    for (int64_t count = 0; places && count < lines_of_call; ++count) {
+      const float* at = entry < kTile ? places->keys[entry] : places->values[entry - kTile];
+      __builtin_prefetch(at + line * 16, 0, 2);
+      if (++line < lines_of_entry) continue;
+      line = 0;
+      if (++entry == 2 * kTile) places = nullptr;
+    }
+  }
+};
+
 // Softmax of one row and head so far: the largest score, the sum of weights by lane and the weighted values.
 struct State {
   float peak = kNone;
@@ -39,6 +56,15 @@ struct State {
     total *= factor;
     for (int64_t i = 0; i < size; i += kLanes) store(values + i, load(values + i) * factor);
     peak = new_peak;
+  }
+
+  // What was summed over later keys joins.
+  void join(const State& later, int64_t size) {
+    const float new_peak = std::max(peak, later.peak);
+    const float factor = later.peak == kNone ? 0.0f : exponential(later.peak - new_peak);
+    rescale(new_peak, size);
+    total += later.total * factor;
+    for (int64_t i = 0; i < size; i += kLanes) store(values + i, load(values + i) + load(later.values + i) * factor);
   }
 };
 
@@ -116,10 +142,12 @@ inline void add_values(State* states, const float (*weights)[kTile], const float
 // A span of keys for several query heads of the KV head at an offset.
 template <int kHeads, int kVectors>
 void add_tile(State* states, const float* query, const Scoring& scoring, const Places& places, int64_t offset,
-              Span span) {
+              Span span, Stream& ahead) {
   alignas(64) float scores[kHeads][kTile];
-  for (int i = span.first / kTogether * kTogether; i < span.stop; i += kTogether)
+  for (int i = span.first / kTogether * kTogether; i < span.stop; i += kTogether) {
+    ahead.fetch();
     score<kHeads, kVectors>(query, places.keys + i, offset, scoring.scale, scores[0] + i);
+  }
   for (int h = 0; h < kHeads; ++h) {
     std::fill(scores[h], scores[h] + span.first, kNone);
     std::fill(scores[h] + span.stop, scores[h] + kTile, kNone);
@@ -134,11 +162,11 @@ void add_tile(State* states, const float* query, const Scoring& scoring, const P
 // All query heads of one KV head, a few at a time.
 template <int kVectors>
 void add_heads(int64_t group, State* states, const float* query, const Scoring& scoring, const Places& places,
-               int64_t offset, Span span) {
-  for (; group >= 3; group -= 3, states += 3, query += 3 * kVectors * kLanes)
-    add_tile<3, kVectors>(states, query, scoring, places, offset, span);
-  if (group == 2) add_tile<2, kVectors>(states, query, scoring, places, offset, span);
-  if (group == 1) add_tile<1, kVectors>(states, query, scoring, places, offset, span);
+               int64_t offset, Span span, Stream& ahead) {
+  for (; group >= kMostHeads; group -= kMostHeads, states += kMostHeads, query += kMostHeads * kVectors * kLanes)
+    add_tile<kMostHeads, kVectors>(states, query, scoring, places, offset, span, ahead);
+  if (group == 2) add_tile<2, kVectors>(states, query, scoring, places, offset, span, ahead);
+  if (group == 1) add_tile<1, kVectors>(states, query, scoring, places, offset, span, ahead);
 }
 
 }  // namespace paceline
