@@ -71,7 +71,7 @@ def test_blocks_that_a_nan_may_have_spoilt_are_never_shared(
         [clean] = tokens_of(llm.generate({"prompt_token_ids": BASE}, GREEDY))
         llm.engine.kv.reset()
         [bad] = llm.generate({"prompt_token_ids": [*BASE, NAN, *[3] * 50]}, GREEDY)
-        assert bad.outputs[0].finish_reason == "error"
+        assert bad.outputs[0].finish_reason == "error" and llm.engine.kv.num_cached == 0
         mates = [{"prompt_token_ids": prompt} for prompt in (BASE, [9] * 90, [*BASE, NAN], BASE[:20])]
         outputs = llm.generate(mates, GREEDY)
         assert [output.outputs[0].finish_reason for output in outputs] == ["length", "length", "error", "length"]

@@ -103,12 +103,16 @@ def test_masses_are_right_to_the_last_unit(build_rows):
         _same(logits, rows)
 
 
-def test_near_ties_are_decided_by_the_last_bit_of_the_noise(build_rows):
+@pytest.mark.parametrize(("vocab_size", "other"), [(2, 1), (64, 40)])
+def test_near_ties_are_decided_by_the_last_bit_of_the_noise(vocab_size, other, build_rows):
+    """Two ids are near; the others have no chance, but make the scores fill vectors."""
     rows = build_rows([{"seeds": seed} for seed in range(4000)])
-    noise = gumbel(rows.seeds, rows.positions, torch.arange(2))
+    noise = gumbel(rows.seeds, rows.positions, torch.tensor([0, other]))
     gap = noise[:, 0] - noise[:, 1]
     for nudged in (gap, gap.nextafter(gap + 1), gap.nextafter(gap - 1)):
-        _same(torch.stack([torch.zeros(4000), nudged], 1), rows)
+        logits = torch.full((4000, vocab_size), -90.0)
+        logits[:, 0], logits[:, other] = 0.0, nudged
+        _same(logits, rows)
 
 
 def test_rows_may_lie_apart(build_rows):

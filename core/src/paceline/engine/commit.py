@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import torch
 
 from paceline.engine.errors import InvalidLogitsError
-from paceline.engine.plan import Plan
+from paceline.engine.plan import Plan, offsets
 from paceline.engine.request import FinishReason, Request
 from paceline.engine.verifier import Outcome
 from paceline.kv.manager import KVManager
@@ -108,21 +109,24 @@ class Committer:
 
         Rows before a NaN token in one chunk may have caught it, and are not what their tokens alone would give.
         """
+        if isfinite(self._last_keys(plan.slots).sum().item()):
+            return np.ones(len(plan.requests), dtype=bool)
         counts = num_computed - plan.starts
         seq = np.repeat(np.arange(len(counts)), counts)
-        positions = np.arange(len(seq)) - np.repeat(np.cumsum(counts) - counts, counts) + plan.starts[seq]
-        rows = np.array([request.row for request in plan.requests], dtype=np.int64)
-        keys = self._layers[-1][0].flatten(0, 1)
-        slots = torch.from_numpy(self._kv.slots(rows[seq], positions)).to(keys.device)
-        finite = keys[slots].flatten(1).isfinite().all(dim=1).cpu().numpy()
+        slots = self._kv.slots(plan.table_rows[seq], offsets(counts) + plan.starts[seq])
+        finite = self._last_keys(slots).flatten(1).isfinite().all(dim=1).cpu().numpy()
         return np.bincount(seq[~finite], minlength=len(counts)) == 0
+
+    def _last_keys(self, slots: np.ndarray) -> torch.Tensor:
+        keys = self._layers[-1][0].flatten(0, 1)
+        return keys[torch.from_numpy(slots).to(keys.device)]
 
     def _move_tree_kv(self, plan: Plan, outcome: Outcome) -> None:
         """Bring the followed path's target KV from its nodes' slots into the slots of its positions."""
         nodes = outcome.nodes
         emitter, depth = np.nonzero((nodes >= 0) & (nodes != np.arange(nodes.shape[1])))
         seq = plan.emitters[emitter]
-        rows = np.array([request.row for request in plan.requests], dtype=np.int64)[seq]
+        rows = plan.table_rows[seq]
         roots = plan.starts[seq] + 1
         source = self._kv.slots(rows, roots + nodes[emitter, depth])
         target = self._kv.slots(rows, roots + depth)

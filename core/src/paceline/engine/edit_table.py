@@ -43,8 +43,8 @@ class EditTable:
         self._is_edited = np.zeros(num_rows, dtype=bool)
         self._reads_drafts = np.zeros(num_rows, dtype=bool)
 
-    def write(self, request: Request) -> None:
-        """Take over a request's edits into its row."""
+    def write(self, request: Request) -> bool:
+        """Take over a request's edits into its row, and tell whether there are any."""
         row, params = request.row, request.params
         self._penalties.write(request)
         self._constrained.write(request)
@@ -55,6 +55,7 @@ class EditTable:
             self._bad_words[row] = (BadWords(request.bad_word_ids), request)
         self._reads_drafts[row] = params.has_penalties or row in self._bad_words or row in self._constrained
         self._is_edited[row] = self._reads_drafts[row] or self._is_masked[row] or row in self._biases
+        return bool(self._is_edited[row])
 
     def _write_mask(self, row: int, allowed: list[int] | None) -> None:
         self._is_masked[row] = allowed is not None

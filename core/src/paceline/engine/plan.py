@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -75,6 +75,7 @@ class Plan:
 
     Attributes:
         requests: The requests, ``S`` of them; the first ``num_decoding`` are decoding.
+        table_rows: int64 ``[S]``, their rows of the block table.
         starts: int64 ``[S]``, position of each one's first row.
         counts: int64 ``[S]``, its rows.
         drafts: Drafts of the decoding requests.
@@ -88,10 +89,12 @@ class Plan:
         choice_rows: int64 ``[R]``, rows that choose a token; grouped by emitter, its last known token first.
         choice_counts: int64 ``[E]``, rows of each emitter.
         prompt_rows: int64 ``[Q]``, rows whose scores of the next prompt token are wanted; in the order of requests.
+        slots: int64 ``[T]``, where in the cache their KV goes; filled in by the scheduler.
     """
 
     requests: list[Request]
     num_decoding: int
+    table_rows: np.ndarray
     starts: np.ndarray
     counts: np.ndarray
     drafts: DraftRows
@@ -105,6 +108,7 @@ class Plan:
     choice_rows: np.ndarray
     choice_counts: np.ndarray
     prompt_rows: np.ndarray
+    slots: np.ndarray = field(init=False)
 
     @property
     def num_rows(self) -> int:
@@ -170,6 +174,7 @@ def build_plan(decoding: list[Request], drafts: DraftRows, chunks: list[Request]
     plan = Plan(
         requests=requests,
         num_decoding=len(decoding),
+        table_rows=np.array([request.row for request in requests], dtype=np.int64),
         starts=starts,
         counts=counts,
         drafts=drafts,

@@ -33,6 +33,9 @@ class SamplingTable:
         self._seed = np.zeros(num_rows, dtype=np.int64)
         self._min_num_tokens = np.zeros(num_rows, dtype=np.int64)
         self._stop_ids: list[list[int]] = [[] for _ in range(num_rows)]
+        self._edited_rows: set[int] = set()
+        self._kept: RowParams | None = None
+        self._kept_for = b""
 
     def write(self, request: Request) -> None:
         """Take over a request's parameters into its row."""
@@ -44,7 +47,11 @@ class SamplingTable:
         self._seed[row] = np.uint64(sampling.seed).astype(np.int64)
         self._min_num_tokens[row] = request.num_prompt_tokens + request.params.min_tokens
         self._stop_ids[row] = sorted(request.stop_ids)
-        self._edits.write(request)
+        self._kept = None
+        if self._edits.write(request) or request.params.min_tokens:
+            self._edited_rows.add(row)
+        else:
+            self._edited_rows.discard(row)
 
     def reads_drafts(self, rows: np.ndarray) -> bool:
         """Whether any of these table rows (int64 ``[R]``) looks at what was drafted before it."""
@@ -58,20 +65,36 @@ class SamplingTable:
             positions: int64 ``[R]``, position of the token that each chooses.
             drafted: int64 ``[R, D]``, tokens drafted before each, padded with -1; needed where ``reads_drafts``.
         """
+        fixed, device_positions = self._fixed(rows), torch.from_numpy(positions.astype(np.int64)).to(self._device)
+        if not self._edited_rows:
+            return fixed.at(device_positions)
         if drafted is None:
             drafted = np.empty((len(rows), 0), dtype=np.int64)
         edits = self._edits.gather(rows, positions, drafted)
-        short = np.flatnonzero(positions < self._min_num_tokens[rows])
-        return RowParams.build(
-            temperature=self._temperature[rows],
-            top_k=self._top_k[rows],
-            top_p=self._top_p[rows],
-            min_p=self._min_p[rows],
-            seeds=self._seed[rows],
-            positions=positions,
-            banned=[*((int(row), self._stop_ids[rows[row]]) for row in short), *edits.banned],
+        return fixed.at(
+            device_positions,
+            banned=[*self._banned_ends(rows, positions), *edits.banned],
             allowed=edits.allowed,
             bias=edits.bias,
             penalties=edits.penalties,
-            device=self._device,
         )
+
+    def _banned_ends(self, rows: np.ndarray, positions: np.ndarray) -> list[tuple[int, list[int]]]:
+        short = np.flatnonzero(positions < self._min_num_tokens[rows])
+        return [(int(row), self._stop_ids[rows[row]]) for row in short]
+
+    def _fixed(self, rows: np.ndarray) -> RowParams:
+        """What goes by the rows alone. It is kept, since a decoding step has those of the one before."""
+        key = rows.tobytes()
+        if self._kept is None or key != self._kept_for:
+            self._kept_for = key
+            self._kept = RowParams.build(
+                temperature=self._temperature[rows],
+                top_k=self._top_k[rows],
+                top_p=self._top_p[rows],
+                min_p=self._min_p[rows],
+                seeds=self._seed[rows],
+                positions=rows,
+                device=self._device,
+            )
+        return self._kept

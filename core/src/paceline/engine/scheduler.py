@@ -201,4 +201,6 @@ class Scheduler:
             chunks.append(request)
             sizes.append(size)
             num_rows_left -= size
-        return build_plan(selected.decoding, drafts, chunks, sizes)
+        plan = build_plan(selected.decoding, drafts, chunks, sizes)
+        plan.slots = self._kv.slots(plan.table_rows[plan.row_seq], plan.slot_positions)
+        return plan

@@ -66,14 +66,12 @@ class TargetPass:
 
     def _batch(self, plan: Plan) -> AttentionBatch:
         block_size = self._kv.block_size
-        table_rows = np.array([request.row for request in plan.requests], dtype=np.int64)
         write_from = np.array([request.write_from for request in plan.requests], dtype=np.int64)
-        slots = self._kv.slots(table_rows[plan.row_seq], plan.slot_positions)
-        slots[plan.slot_positions < write_from[plan.row_seq]] = -1
+        slots = np.where(plan.slot_positions < write_from[plan.row_seq], -1, plan.slots)
         return AttentionBatch.build(
             query_starts=plan.query_starts,
             slots=slots,
-            block_tables=self._kv.block_tables[table_rows, : -(-int(plan.slot_positions.max() + 1) // block_size)],
+            block_tables=self._kv.block_tables[plan.table_rows, : -(-int(plan.slot_positions.max() + 1) // block_size)],
             block_size=block_size,
             visible=plan.visible,
             paths=plan.paths,

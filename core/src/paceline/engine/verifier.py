@@ -56,6 +56,8 @@ class Outcome:
 
 def _padded(values: np.ndarray, counts: np.ndarray, fill: int) -> np.ndarray:
     """Spread groups of ``counts`` values over the rows of a matrix."""
+    if len(values) == len(counts):
+        return values[:, None]
     width = int(counts.max(initial=0))
     out = np.full((len(counts), width), fill, dtype=values.dtype)
     out[np.arange(width) < counts[:, None]] = values
@@ -80,8 +82,9 @@ class Verifier:
 
     def _choose(self, plan: Plan, output: TargetOutput) -> Outcome:
         positions = plan.positions[plan.choice_rows] + 1
-        table_rows = np.array([request.row for request in plan.emitting], dtype=np.int64)
-        drafted = drafted_before(plan) if self._table.reads_drafts(table_rows) else None
+        table_rows = plan.table_rows[plan.emitters]
+        has_drafts = plan.drafts.tokens.shape[1] > 0
+        drafted = drafted_before(plan) if has_drafts and self._table.reads_drafts(table_rows) else None
         rows = self._table.gather(np.repeat(table_rows, plan.choice_counts), positions, drafted)
         choice = sample(output.logits, rows)
         chosen = _padded(choice.tokens.cpu().numpy(), plan.choice_counts, -1)
@@ -104,9 +107,10 @@ def _emitter_drafts(plan: Plan) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _follow(plan: Plan, chosen: np.ndarray) -> Outcome:
+    if not plan.drafts.tokens.shape[1]:
+        ones = np.ones(len(chosen), dtype=np.int64)
+        return Outcome(chosen, ones, np.zeros_like(ones), np.empty((len(chosen), 0), dtype=np.int64))
     tokens, parents = _emitter_drafts(plan)
-    if not tokens.shape[1]:
-        return Outcome(chosen, np.ones(len(chosen), dtype=np.int64), np.zeros(len(chosen), dtype=np.int64), tokens)
     if parents is None:
         accepted = accept_chain(torch.from_numpy(tokens), torch.from_numpy(chosen)).numpy()
         nodes = np.where(np.arange(tokens.shape[1]) < accepted[:, None], np.arange(tokens.shape[1]), -1)
@@ -121,16 +125,15 @@ def _follow(plan: Plan, chosen: np.ndarray) -> Outcome:
 
 def _cut(plan: Plan, outcome: Outcome) -> None:
     """End each run at the first stop token or at the request's limit, whichever comes first in token order."""
-    requests = plan.emitting
-    stop_ids = np.array(sorted(set().union(*(request.stop_ids for request in requests))), dtype=np.int64)
-    may_stop = np.isin(outcome.tokens, stop_ids).any(axis=1)
-    rooms = np.array([request.room for request in requests], dtype=np.int64)
-    for index in np.flatnonzero(may_stop | (outcome.num_emitted >= rooms)):
-        _cut_one(requests[index], outcome, int(index), int(rooms[index]))
+    counts = outcome.num_emitted.tolist()
+    for index, (request, run) in enumerate(zip(plan.emitting, outcome.tokens.tolist(), strict=True)):
+        if counts[index] >= request.room or not request.stop_ids.isdisjoint(run):
+            _cut_one(request, outcome, index)
     outcome.num_accepted = np.minimum(outcome.num_accepted, outcome.num_emitted)
 
 
-def _cut_one(request: Request, outcome: Outcome, index: int, room: int) -> None:
+def _cut_one(request: Request, outcome: Outcome, index: int) -> None:
+    room = request.room
     run = outcome.tokens[index, : min(room, int(outcome.num_emitted[index]))]
     stops = np.flatnonzero(np.isin(run, list(request.stop_ids)))
     length = int(stops[0]) + 1 if len(stops) else len(run)
@@ -179,20 +182,25 @@ def _cut_at_stop_strings(plan: Plan, outcome: Outcome) -> None:
 
 
 def _add_logprobs(plan: Plan, outcome: Outcome, logits: torch.Tensor) -> None:
-    first_rows = np.cumsum(plan.choice_counts) - plan.choice_counts
     for index, request in enumerate(plan.emitting):
-        count = int(outcome.num_emitted[index])
-        if request.params.logprobs is None or not count:
-            continue
-        rows = first_rows[index] + np.concatenate([[0], outcome.nodes[index, : count - 1] + 1])
-        tokens = torch.from_numpy(outcome.tokens[index, :count]).to(logits.device)
-        outcome.logprobs[index] = _logprob_entries(
-            logits[torch.from_numpy(rows).to(logits.device)], tokens, request.params.logprobs
-        )
+        top_n = request.params.logprobs
+        if top_n is not None and outcome.num_emitted[index]:
+            outcome.logprobs[index] = _emitted_logprobs(plan, outcome, index, logits, top_n)
+
+
+def _emitted_logprobs(
+    plan: Plan, outcome: Outcome, index: int, logits: torch.Tensor, top_n: int
+) -> list[dict[int, Logprob]]:
+    count = int(outcome.num_emitted[index])
+    rows = int(plan.choice_counts[:index].sum()) + np.concatenate([[0], outcome.nodes[index, : count - 1] + 1])
+    tokens = torch.from_numpy(outcome.tokens[index, :count]).to(logits.device)
+    return _logprob_entries(logits[torch.from_numpy(rows).to(logits.device)], tokens, top_n)
 
 
 def _add_prompt_logprobs(plan: Plan, outcome: Outcome, logits: torch.Tensor) -> None:
     """Scores of the prompt tokens that follow the plan's prompt rows."""
+    if not len(plan.prompt_rows):
+        return
     owners = plan.row_seq[plan.prompt_rows]
     for index in np.unique(owners).tolist():
         request = plan.requests[index]

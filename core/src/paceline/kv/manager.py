@@ -237,6 +237,8 @@ class KVManager:
         sequence = self.sequences[request_id]
         keep = self._blocks_for(num_slots)
         assert keep >= sequence.num_published, f"{request_id!r} cannot rewind into its published blocks"
+        if keep >= len(sequence.block_ids):
+            return
         dropped = sequence.block_ids[keep:]
         del sequence.block_ids[keep:]
         self.tables.cut(sequence.row, keep)

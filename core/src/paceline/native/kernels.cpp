@@ -40,11 +40,15 @@ void paceline_decoder(const Decoder* decoder, const Rows* rows, const float* cos
     run(*decoder, decoder->layers[i], *rows, cos, sin, hidden, *space);
 }
 
-// tokens [rows] of scores [rows, size] that lie stride apart; -1 where a row has no scores to trust.
+// tokens [rows] of scores [rows, size] that lie stride apart; 0 where a row has no scores to trust, which is invalid.
 void paceline_sample(const float* scores, int64_t stride, int64_t rows, int64_t size, const Sampling* sampling,
-                     int64_t* tokens, int64_t num_threads) {
+                     int64_t* tokens, bool* invalid, int64_t num_threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(num_threads) if (rows > 1)
-  for (int64_t r = 0; r < rows; ++r) tokens[r] = sampled(scores + r * stride, size, *sampling, r);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t token = sampled(scores + r * stride, size, *sampling, r);
+    invalid[r] = token < 0;
+    tokens[r] = std::max<int64_t>(token, 0);
+  }
 }
 
 void paceline_rms_norm(const Decoder* decoder, const float* x, const float* weight, int64_t rows, float* out) {

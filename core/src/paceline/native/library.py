@@ -25,7 +25,7 @@ _SIGNATURES = {
     "paceline_matmul_int4": [_POINTER] * 4 + [_INT64] * 4,
     "paceline_attention": [_POINTER, _INT64, _POINTER, _POINTER, _POINTER, _POINTER, _INT64],
     "paceline_decoder": [_POINTER] * 6,
-    "paceline_sample": [_POINTER, _INT64, _INT64, _INT64, _POINTER, _POINTER, _INT64],
+    "paceline_sample": [_POINTER, _INT64, _INT64, _INT64, _POINTER, _POINTER, _POINTER, _INT64],
     "paceline_rms_norm": [_POINTER, _POINTER, _POINTER, _INT64, _POINTER],
 }
 
@@ -83,8 +83,8 @@ class NativeLibrary:
         self.functions.paceline_matmul_int4(*map(pointer, (x, packed, bias, out)), *sizes)
         return out
 
-    def sample(self, scores: torch.Tensor, columns: Sequence[torch.Tensor]) -> torch.Tensor:
-        """int64 [rows]: the token of each row of scores [rows, size], -1 where there are none to trust.
+    def sample(self, scores: torch.Tensor, columns: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The token of each row of scores [rows, size], int64 [rows], and whether there are none to trust, bool [rows].
 
         Args:
             scores: Rows may lie apart.
@@ -92,13 +92,13 @@ class NativeLibrary:
         """
         num_rows, size = scores.shape
         assert scores.stride(1) == 1 or size == 1
-        tokens = torch.empty(num_rows, dtype=torch.int64)
+        tokens, invalid = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, dtype=torch.bool)
         struct = SamplingStruct(*map(pointer, columns))
         sizes = (scores.stride(0), num_rows, size)
         self.functions.paceline_sample(
-            pointer(scores), *sizes, ctypes.byref(struct), pointer(tokens), torch.get_num_threads()
+            pointer(scores), *sizes, ctypes.byref(struct), pointer(tokens), pointer(invalid), torch.get_num_threads()
         )
-        return tokens
+        return tokens, invalid
 
 
 def pointer(tensor: torch.Tensor | np.ndarray | None) -> int | None:

@@ -14,7 +14,7 @@ namespace paceline {
 typedef uint32_t Words __attribute__((vector_size(kLanes * sizeof(uint32_t)), aligned(4)));
 
 constexpr uint32_t kFirstMultiplier = 0x7FEB352D, kSecondMultiplier = 0x846CA68B, kIdLane = 0x03707344;
-constexpr float kRounding = 1.001f;  // of the bound on a score with noise, and of single precision in it
+constexpr float kRounding = 0.01f;  // in bits, of the bound on a score with noise, and of single precision in it
 constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 constexpr float kNoMass = -28.0f;  // below, exp_mass is 0
 constexpr float kDepths[] = {-4.0f, -10.0f, -20.0f, kNoScore};  // where the best scores are looked for, in turn
@@ -66,8 +66,7 @@ inline float peak_of(const float* scores, int64_t size) {
     best = own > best ? own : best;
   }
   float peak = largest(best);
-  bool has_nan = false;
-  for (int lane = 0; lane < kLanes; ++lane) has_nan |= is_nan[lane] != 0;
+  bool has_nan = any(is_nan);
   for (; i < size; ++i) {
     has_nan |= scores[i] != scores[i];
     peak = std::max(peak, scores[i]);
@@ -75,14 +74,19 @@ inline float peak_of(const float* scores, int64_t size) {
   return has_nan ? std::numeric_limits<float>::quiet_NaN() : peak;
 }
 
+// Where a score stands first; it stands somewhere.
+inline int64_t first_of(const float* scores, int64_t size, float score) {
+  int64_t i = 0;
+  while (i + kLanes <= size && !any(load(scores + i) == score)) i += kLanes;
+  return std::find(scores + i, scores + size, score) - scores;
+}
+
 // The scores that are at least a bound, appended.
 inline void collect(const float* scores, int64_t size, float bound, std::vector<float>& found) {
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     const Ints is_high = load(scores + i) >= bound;
-    bool any = false;
-    for (int lane = 0; lane < kLanes; ++lane) any |= is_high[lane] != 0;
-    if (!any) continue;
+    if (!any(is_high)) continue;
     for (int lane = 0; lane < kLanes; ++lane)
       if (is_high[lane]) found.push_back(scores[i + lane]);
   }
@@ -167,10 +171,18 @@ struct Best {
   float sum;
 };
 
-// The best score + noise of those at least the floor, the lowest id in a tie. As noise <= -log w, an id that beats a
-// known sum has w <= exp(score - sum): most are refused by that alone.
+// Which ids may have a sum of score and noise above a known one; of the others that is sure. As noise <= -log w, such an
+// id has log2 w <= (score - sum) / ln 2. A float's bits, as an integer, are no more than its logarithm in units of 2**-23.
+inline Ints may_beat(float sum, Vector scores, Words n) {
+  constexpr float kUnit = 0x1p23f, kPerNat = 1.44269504088896341f * kUnit;
+  constexpr float kBias = (127 + 31 + kRounding) * kUnit;  // of a float's exponent, and for w = 2 * (n / 2) / 2**32
+  const Ints bits = (Ints)__builtin_convertvector((Ints)(n >> 1), Vector);
+  return bits <= __builtin_convertvector(scores * kPerNat + (kBias - sum * kPerNat), Ints);
+}
+
+// The best score + noise of those at least the floor, the lowest id in a tie.
 inline Best best_with_noise(const float* scores, int64_t size, float floor, uint32_t first, uint32_t second) {
-  const int64_t peak = std::find(scores, scores + size, 0.0f) - scores;
+  const int64_t peak = first_of(scores, size, 0.0f);
   Best best{peak, gumbel(mixed(static_cast<uint32_t>(peak), first, second))};
   const auto consider = [&](int64_t i, uint32_t n) {
     if (!(scores[i] >= floor)) return;
@@ -182,11 +194,8 @@ inline Best best_with_noise(const float* scores, int64_t size, float floor, uint
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     const Words n = mixed(lanes + static_cast<uint32_t>(i), first, second);
-    const Vector bound = kRounding * exponential(load(scores + i) - best.sum) * 0x1p32f;
-    const Ints may = __builtin_convertvector(n, Vector) <= bound;
-    bool any = false;
-    for (int lane = 0; lane < kLanes; ++lane) any |= may[lane] != 0;
-    if (!any) continue;
+    const Ints may = may_beat(best.sum, load(scores + i), n);
+    if (!any(may)) continue;
     for (int lane = 0; lane < kLanes; ++lane)
       if (may[lane]) consider(i + lane, n[lane]);
   }
@@ -198,7 +207,7 @@ inline Best best_with_noise(const float* scores, int64_t size, float floor, uint
 inline int64_t sampled(const float* scores, int64_t size, const Sampling& sampling, int64_t row) {
   const float peak = peak_of(scores, size);
   if (!std::isfinite(peak)) return -1;
-  if (!(sampling.temperature[row] > 0)) return std::find(scores, scores + size, peak) - scores;
+  if (!(sampling.temperature[row] > 0)) return first_of(scores, size, peak);
   thread_local std::vector<float> scaled;
   scaled.resize(size);
   const float floor = filtered(scores, size, peak, sampling, row, scaled.data());

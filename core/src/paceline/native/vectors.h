@@ -45,6 +45,19 @@ inline Vector held(Vector values) {
 
 inline Vector all(float value) { return value - Vector{}; }
 
+// Whether any lane of a comparison is true.
+inline bool any(Ints lanes) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)lanes, (__m512i)lanes) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps((__m256)lanes) != 0;
+#else
+  int32_t bits = 0;
+  for (int lane = 0; lane < kLanes; ++lane) bits |= lanes[lane];
+  return bits != 0;
+#endif
+}
+
 // All lanes as one, always in the same order: halves are combined until one lane is left.
 template <typename Combine>
 inline float folded(Vector values, Combine combine) {

@@ -41,9 +41,7 @@ def sample(logits: Tensor, rows: RowParams) -> Choice:
     if library is None:
         return choose(process(logits, rows), rows)
     columns = (rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.seeds, rows.positions)
-    tokens = library.sample(edit(logits, rows.allowed, rows.banned, rows.bias, rows.penalties), columns)
-    invalid = tokens < 0
-    return Choice(tokens.masked_fill_(invalid, 0), invalid)
+    return Choice(*library.sample(edit(logits, rows.allowed, rows.banned, rows.bias, rows.penalties), columns))
 
 
 def choose(scores: Tensor, rows: RowParams) -> Choice:

@@ -14,6 +14,8 @@ from paceline.sampling.edits import AllowedIds, LogitBias, Penalties
 
 __all__ = ["RowParams"]
 
+Banned = tuple[int, Sequence[int] | np.ndarray]
+
 
 @dataclass(slots=True)
 class RowParams:
@@ -42,7 +44,7 @@ class RowParams:
     min_p: Tensor
     seeds: Tensor
     positions: Tensor
-    banned: list[tuple[int, Sequence[int] | np.ndarray]]
+    banned: list[Banned]
     all_greedy: bool
     any_top_k: bool
     any_top_p: bool
@@ -61,7 +63,7 @@ class RowParams:
         min_p: np.ndarray,
         seeds: np.ndarray,
         positions: np.ndarray,
-        banned: Sequence[tuple[int, Sequence[int] | np.ndarray]] = (),
+        banned: Sequence[Banned] = (),
         allowed: Sequence[AllowedIds] = (),
         bias: LogitBias | None = None,
         penalties: Penalties | None = None,
@@ -78,7 +80,7 @@ class RowParams:
             min_p=torch.from_numpy(floor).to(device),
             seeds=torch.from_numpy(seeds.astype(np.int64)).to(device),
             positions=torch.from_numpy(positions.astype(np.int64)).to(device),
-            banned=[(row, ids) for row, ids in banned if len(ids)],
+            banned=_not_empty(banned),
             all_greedy=not sampled.any(),
             any_top_k=bool((sampled & (top_k > 0)).any()),
             any_top_p=bool((sampled & (nucleus < 1)).any()),
@@ -87,3 +89,34 @@ class RowParams:
             bias=bias,
             penalties=penalties,
         )
+
+    def at(
+        self,
+        positions: Tensor,
+        *,
+        banned: Sequence[Banned] = (),
+        allowed: Sequence[AllowedIds] = (),
+        bias: LogitBias | None = None,
+        penalties: Penalties | None = None,
+    ) -> Self:
+        """The same rows for other positions int64 ``[R]``, with edits of their own. Columns are shared."""
+        return type(self)(
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.seeds,
+            positions,
+            _not_empty(banned),
+            self.all_greedy,
+            self.any_top_k,
+            self.any_top_p,
+            self.any_min_p,
+            allowed,
+            bias,
+            penalties,
+        )
+
+
+def _not_empty(banned: Sequence[Banned]) -> list[Banned]:
+    return [(row, ids) for row, ids in banned if len(ids)]
