@@ -242,6 +242,26 @@ def test_first_token(tiny_chat: str, tmp_path: Path) -> None:
     assert "600 prompt tokens" in result.output
 
 
+def test_step(tiny_chat: str, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    plan = ("--batch", "1,3", "--context", "20", "--steps", "4", "--rounds", "2", "--temperature", "1")
+    result = bench("step", "-m", tiny_chat, *plan, "-o", str(file))
+    saved = succeeded(result, file)
+    assert saved["plan"] == {
+        "batches": [1, 3],
+        "num_context_tokens": 20,
+        "num_steps": 4,
+        "num_rounds": 2,
+        "temperature": 1.0,
+    }
+    assert [cost["batch"] for cost in saved["steps"]] == [1, 3]
+    for cost in saved["steps"]:
+        assert 0 < cost["forward_s"]["min"] < cost["step_s"]["min"] <= cost["step_s"]["max"] < 10
+        assert 0 < cost["outside_share"]["min"] < 1 and cost["ratio"]["min"] > 0
+    assert saved["steps"][0]["ratio"] == {"median": 1.0, "min": 1.0, "max": 1.0}
+    assert "x 1 requests" in result.output
+
+
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_quality(tiny_chat: str, prompts: str, tmp_path: Path, quantization: str) -> None:
     file = tmp_path / "result.json"

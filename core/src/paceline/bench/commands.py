@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -168,6 +169,41 @@ def first_token_command(
             result = first_token(contest, prompt_tokens, rounds, progress)
         _write(output, result.to_json())
         print_first_token(report_console(), result)
+
+
+@app.command("step")
+def step_command(
+    model: Model = "demo",
+    batch: Annotated[str, typer.Option(help="Numbers of requests that decode together.")] = "1,4,8,16",
+    context: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 128,
+    steps: Annotated[int, typer.Option(min=1, help="Steps per round.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured repetitions.")] = 5,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 = greedy.")] = 0.0,
+    numerics: NumericsOption = Numerics.FAST,
+    engine_option: EngineOptions = None,
+    output: Output = None,
+) -> None:
+    """Time decoding steps by the number of requests, and the part of them outside the model's forward.
+
+    Examples:
+
+      paceline bench step --batch 1,4,8,16
+
+      paceline bench step --batch 1,16 --temperature 1 --engine-option quantization=int8
+    """
+    with clean_exit():
+        batches = parsed("--batch", parse_batches, batch)
+        contest = _contest(model, None, engine_option, numerics, True)
+        _check_output(output)
+        from paceline.bench.progress import bench_progress
+        from paceline.bench.step_cost import StepPlan, step_costs
+        from paceline.bench.tables import print_step_costs, report_console
+
+        plan = StepPlan(batches, context, steps, rounds, temperature)
+        with bench_progress() as progress:
+            result = step_costs(contest, plan, progress)
+        _write(output, {"plan": asdict(plan), "steps": [asdict(cost) for cost in result]})
+        print_step_costs(report_console(), result)
 
 
 @app.command("quality")

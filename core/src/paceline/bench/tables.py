@@ -17,8 +17,17 @@ from paceline.bench.outputs import Disagreement
 from paceline.bench.quality import Quality
 from paceline.bench.report import Row
 from paceline.bench.stats import Spread
+from paceline.bench.step_cost import StepCost
 
-__all__ = ["print_agreement", "print_comparison", "print_first_token", "print_quality", "report_console", "spread_text"]
+__all__ = [
+    "print_agreement",
+    "print_comparison",
+    "print_first_token",
+    "print_quality",
+    "print_step_costs",
+    "report_console",
+    "spread_text",
+]
 
 _WIDTH_OF_FILES = 320
 _DIFFERENCES_TITLE = "First differences; the gap is that of the best two scores there"
@@ -75,6 +84,16 @@ def print_quality(console: Console, result: Quality) -> None:
     )
     console.print(f"same best token at {result.top1_agreement:.2%} of the positions")
     console.print(f"greedy answers share their first {result.same_greedy_tokens:.1f} of {result.answer_tokens} tokens")
+
+
+def print_step_costs(console: Console, costs: Sequence[StepCost]) -> None:
+    """A row for each number of requests."""
+    headers = ("requests", "step ms", "in the model ms", "outside %", f"x {costs[0].batch} requests")
+    table = _table("Decoding steps: median (min-max) over the rounds", headers)
+    for cost in costs:
+        times = (spread_text(cost.step_s, 1e3), spread_text(cost.forward_s, 1e3))
+        table.add_row(str(cost.batch), *times, spread_text(cost.outside_share, 100), spread_text(cost.ratio, digits=2))
+    console.print(table)
 
 
 def _rows_table(kind: str, rows: Sequence[Row]) -> Table:

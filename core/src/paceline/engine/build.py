@@ -136,7 +136,12 @@ def _engine(parts: _Parts, proposer: Loaded | None) -> tuple[Engine, ModelRunner
     masks = MaskTable(constraints, facts.vocab_size, parts.loaded.device)
     table = SamplingTable(config.max_num_seqs, facts.vocab_size, parts.loaded.device, masks)
     target = TargetPass(
-        runner, kv, vocab_size=facts.vocab_size, top_k=parts.capabilities.target_top_k, device=parts.loaded.device
+        runner,
+        kv,
+        vocab_size=facts.vocab_size,
+        top_k=parts.capabilities.target_top_k,
+        device=parts.loaded.device,
+        clock=parts.clock,
     )
     engine = Engine(
         admission=_admission(parts, kv, constraints),

@@ -218,6 +218,7 @@ class Engine:
         committed_s = self._clock()
         self._speculation.observe(committed, output)
         draft_time_s = drafted_s - started_s + self._clock() - committed_s
+        self.stats.forward_time_s += output.forward_time_s
         self._report(committed, draft_time_s, verified_s - drafted_s)
         return result
 

@@ -138,7 +138,10 @@ def _known(pick: Callable[[Sequence[float]], float], times_s: Sequence[float | N
 
 @dataclass(slots=True)
 class EngineStats:
-    """Counters since the start; times in seconds."""
+    """Counters since the start; times in seconds.
+
+    On a device that works asynchronously, ``forward_time_s`` is the time to enqueue the model's work.
+    """
 
     num_steps: int = 0
     num_generated_tokens: int = 0
@@ -148,6 +151,7 @@ class EngineStats:
     num_aborted: int = 0
     draft_time_s: float = 0.0
     verify_time_s: float = 0.0
+    forward_time_s: float = 0.0
 
     def snapshot(self) -> EngineStats:
         """The figures now, to subtract from later ones."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +25,14 @@ class TargetOutput:
         prompt_logits: float32 ``[prompt rows, vocab]``.
         features: ``layer -> [T, hidden]`` for the layers asked for.
         top_tokens: int64 ``[T, top_k]``, if asked for.
+        forward_time_s: Time in the model.
     """
 
     logits: torch.Tensor
     prompt_logits: torch.Tensor
     features: Mapping[int | str, torch.Tensor]
     top_tokens: torch.Tensor | None
+    forward_time_s: float
 
 
 class TargetPass:
@@ -39,30 +41,42 @@ class TargetPass:
     Args:
         vocab_size: Ids that may be chosen; logits beyond it are cut off.
         top_k: Top tokens of every row that the proposer asked for; 0 = none.
+        clock: Seconds.
     """
 
     def __init__(
-        self, runner: ModelRunner, kv: KVManager, *, vocab_size: int, top_k: int, device: torch.device
+        self,
+        runner: ModelRunner,
+        kv: KVManager,
+        *,
+        vocab_size: int,
+        top_k: int,
+        device: torch.device,
+        clock: Callable[[], float],
     ) -> None:
         self._runner = runner
         self._kv = kv
         self._vocab_size = vocab_size
         self._top_k = top_k
         self._device = device
+        self._clock = clock
 
     def forward(self, plan: Plan) -> TargetOutput:
         """One pass over the plan's rows."""
         wanted = self._tensor(np.concatenate([plan.choice_rows, plan.prompt_rows]))
         logit_rows = self._tensor(np.arange(plan.num_rows)) if self._top_k else wanted
-        output = self._runner.forward(
-            self._tensor(plan.tokens), self._tensor(plan.positions), self._batch(plan), logit_rows
-        )
+        inputs = self._tensor(plan.tokens), self._tensor(plan.positions), self._batch(plan), logit_rows
+        started_s = self._clock()
+        output = self._runner.forward(*inputs)
+        forward_time_s = self._clock() - started_s
         logits = output.logits[:, : self._vocab_size]
         top_tokens = logits.topk(self._top_k, dim=-1).indices if self._top_k else None
         if self._top_k:
             logits = logits[wanted]
         num_choices = len(plan.choice_rows)
-        return TargetOutput(logits[:num_choices], logits[num_choices:], output.features, top_tokens)
+        return TargetOutput(
+            logits[:num_choices], logits[num_choices:], output.features, top_tokens, forward_time_s=forward_time_s
+        )
 
     def _batch(self, plan: Plan) -> AttentionBatch:
         block_size = self._kv.block_size
