@@ -8,7 +8,7 @@
 namespace paceline {
 
 constexpr int kUnitRows = 8;               // rows of a sequence that read the same keys together
-constexpr int64_t kChunk = 4 * kTile;      // keys that are summed apart, by any thread (Dao et al. 2023, Flash-Decoding)
+constexpr int64_t kChunk = 4 * kTile;      // keys summed apart, by any thread (Dao et al. 2023, Flash-Decoding)
 constexpr int64_t kTileBytes = 128 << 10;  // most of a tile in the KV heads that are worked on together
 
 // One layer's KV, [blocks, block_size, kv_heads, size]; both sizes are one of those below.
@@ -195,34 +195,11 @@ inline void finish_unit(const Attention& a, const Unit& unit, Heads heads, int64
              a.out + ((unit.first_row + r) * a.heads + first + h) * size, size);
 }
 
-// A unit's chunks in their order, which starts at an absolute one so that it is the same in any company.
-template <int kVectors>
-void attend_unit(const Attention& a, const Unit& unit, Heads heads) {
-  constexpr int64_t size = kVectors * kLanes;
-  thread_local Sums sums, chunk;
-  sums.reset(unit.num_rows * heads.count * a.group(), size);
-  for (int64_t first = unit.start / kChunk * kChunk; first < unit.stop; first += kChunk) {
-    add_chunk<kVectors>(a, unit, heads, first, chunk);
-    join_chunk(a, unit, first, chunk, size, sums);
-  }
-  finish_unit(a, unit, heads, size, sums);
-}
-
-// The same where units are few: the threads share the chunks, whose sums then join in the same order.
-template <int kVectors>
-void attend_unit_together(const Attention& a, const Unit& unit, Heads heads, int num_threads) {
-  constexpr int64_t size = kVectors * kLanes;
-  static thread_local std::vector<Sums> chunks;
-  const int64_t start = unit.start / kChunk * kChunk, count = (unit.stop - start + kChunk - 1) / kChunk;
-  if (static_cast<int64_t>(chunks.size()) < count) chunks.resize(count);
-  Sums* own = chunks.data();
-#pragma omp parallel for schedule(static) num_threads(num_threads)
-  for (int64_t i = 0; i < count; ++i) add_chunk<kVectors>(a, unit, heads, start + i * kChunk, own[i]);
-  thread_local Sums sums;
-  sums.reset(unit.num_rows * heads.count * a.group(), size);
-  for (int64_t i = 0; i < count; ++i) join_chunk(a, unit, start + i * kChunk, own[i], size, sums);
-  finish_unit(a, unit, heads, size, sums);
-}
+// What a thread can do alone.
+struct Part {
+  Unit unit;
+  Heads heads;
+};
 
 // As many KV heads are worked on together as leave room for two tiles in the second cache.
 inline int64_t heads_together(const Cache& cache) {
@@ -230,31 +207,79 @@ inline int64_t heads_together(const Cache& cache) {
   return std::clamp<int64_t>(kTileBytes / bytes, 1, cache.kv_heads);
 }
 
-template <int kVectors>
-void attend_units(const Attention& a, int num_threads) {
-  const int64_t most = heads_together(a.cache), parts = (a.cache.kv_heads + most - 1) / most;
-  const int64_t num_items = a.rows.num_units * parts;
-  const auto unit = [&](int64_t item) {
-    const int64_t* rows = a.rows.units + item / parts * 2;
-    return unit_of(a.rows, a.scoring.window, rows[0], rows[1]);
-  };
-  const auto heads = [&](int64_t item) {
-    const int64_t first = item % parts * most;
-    return Heads{first, std::min(most, a.cache.kv_heads - first)};
-  };
-  if (num_items < 2 * num_threads) {
-    for (int64_t i = 0; i < num_items; ++i) attend_unit_together<kVectors>(a, unit(i), heads(i), num_threads);
-    return;
+inline std::vector<Part> parts_of(const Attention& a) {
+  std::vector<Part> parts;
+  const int64_t most = heads_together(a.cache), kv_heads = a.cache.kv_heads;
+  for (int64_t u = 0; u < a.rows.num_units; ++u) {
+    const Unit unit = unit_of(a.rows, a.scoring.window, a.rows.units[u * 2], a.rows.units[u * 2 + 1]);
+    for (int64_t head = 0; head < kv_heads; head += most)
+      parts.push_back(Part{unit, Heads{head, std::min(most, kv_heads - head)}});
   }
+  return parts;
+}
+
+// The chunks of a unit: they start at absolute keys, so that they are the same in any company.
+inline int64_t first_chunk(const Unit& unit) { return unit.start / kChunk * kChunk; }
+inline int64_t num_chunks(const Unit& unit) { return (unit.stop - first_chunk(unit) + kChunk - 1) / kChunk; }
+
+template <int kVectors>
+void attend_part(const Attention& a, const Part& part) {
+  constexpr int64_t size = kVectors * kLanes;
+  const auto& [unit, heads] = part;
+  thread_local Sums sums, chunk;
+  sums.reset(unit.num_rows * heads.count * a.group(), size);
+  for (int64_t first = first_chunk(unit); first < unit.stop; first += kChunk) {
+    add_chunk<kVectors>(a, unit, heads, first, chunk);
+    join_chunk(a, unit, first, chunk, size, sums);
+  }
+  finish_unit(a, unit, heads, size, sums);
+}
+
+// The same where parts are few: the threads share their chunks, whose sums then join in the same order.
+template <int kVectors>
+void attend_by_chunks(const Attention& a, const std::vector<Part>& parts, int num_threads) {
+  constexpr int64_t size = kVectors * kLanes;
+  const int64_t num_parts = parts.size();
+  std::vector<int64_t> part_of, start_of;
+  for (int64_t p = 0; p < num_parts; ++p) {
+    start_of.push_back(part_of.size());
+    part_of.insert(part_of.end(), num_chunks(parts[p].unit), p);
+  }
+  const int64_t count = part_of.size();
+  thread_local std::vector<Sums> room;
+  if (static_cast<int64_t>(room.size()) < count) room.resize(count);
+  Sums* chunks = room.data();
+  const auto first_of = [&](int64_t p, int64_t i) { return first_chunk(parts[p].unit) + (i - start_of[p]) * kChunk; };
+#pragma omp parallel for schedule(static) num_threads(num_threads)
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t p = part_of[i];
+    add_chunk<kVectors>(a, parts[p].unit, parts[p].heads, first_of(p, i), chunks[i]);
+  }
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (num_parts > 1)
+  for (int64_t p = 0; p < num_parts; ++p) {
+    const auto& [unit, heads] = parts[p];
+    thread_local Sums sums;
+    sums.reset(unit.num_rows * heads.count * a.group(), size);
+    for (int64_t i = start_of[p]; i < start_of[p] + num_chunks(unit); ++i)
+      join_chunk(a, unit, first_of(p, i), chunks[i], size, sums);
+    finish_unit(a, unit, heads, size, sums);
+  }
+}
+
+template <int kVectors>
+void attend_parts(const Attention& a, int num_threads) {
+  const std::vector<Part> parts = parts_of(a);
+  const int64_t num_parts = parts.size();
+  if (num_parts < 2 * num_threads) return attend_by_chunks<kVectors>(a, parts, num_threads);
 #pragma omp parallel for schedule(dynamic) num_threads(num_threads)
-  for (int64_t i = 0; i < num_items; ++i) attend_unit<kVectors>(a, unit(i), heads(i));
+  for (int64_t p = 0; p < num_parts; ++p) attend_part<kVectors>(a, parts[p]);
 }
 
 // Head sizes are known at build time, so that a query stays in registers.
 template <int kSize>
 bool attend_of_size(const Attention& a, int num_threads) {
   if (a.cache.key_size != kSize || a.cache.value_size != kSize) return false;
-  attend_units<kSize / kLanes>(a, num_threads);
+  attend_parts<kSize / kLanes>(a, num_threads);
   return true;
 }
 
