@@ -83,13 +83,10 @@ inline void gate_row(const Decoder& d, float* gate_up) {
   for (; i < d.inner; ++i) gate_up[i] = gate_up[i] / (1.0f + exponential(-gate_up[i])) * up[i];
 }
 
-// The gated rows lie in the first columns of gate_up; they are moved together for the next product.
-inline void gate_rows(const Decoder& d, float* gate_up, int64_t rows) {
-  const int64_t stride = 2 * padded(d.inner);
+// The gated rows lie in the first columns of gate_up.
+inline void gate_rows(const Decoder& d, float* gate_up, int64_t stride, int64_t rows) {
 #pragma omp parallel for schedule(static) num_threads(d.num_threads) if (rows > 1)
   for (int64_t r = 0; r < rows; ++r) gate_row(d, gate_up + r * stride);
-  for (int64_t r = 1; r < rows; ++r)
-    std::memmove(gate_up + r * d.inner, gate_up + r * stride, d.inner * sizeof(float));
 }
 
 template <typename Weight>
@@ -102,21 +99,21 @@ void run_layer(const Decoder& d, const Layer& layer, const Rows& rows, const flo
   if (layer.tap) std::memcpy(layer.tap, hidden, count * d.hidden * sizeof(float));
   norm_rows(hidden, layer.input_norm, d, count, space.normed);
   const Packed<Weight> qkv{weights(layer.qkv), layer.qkv_scale, layer.qkv_bias, d.hidden, qkv_columns};
-  matmul(space.normed, count, qkv, Output{space.qkv, qkv_columns, false}, num_threads);
+  matmul(space.normed, d.hidden, count, qkv, Output{space.qkv, qkv_columns, false}, num_threads);
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (count > 4)
   for (int64_t r = 0; r < count; ++r) place_row(d, layer, rows, cos, sin, space.qkv + r * qkv_columns, r);
   const Cache cache{layer.keys, layer.values, d.block_size, d.kv_heads, size, size};
   const Scoring scoring{d.scale, 0, layer.window, nullptr};
   attend(Attention{space.qkv, qkv_columns, d.heads, cache, rows, scoring, space.attended}, num_threads);
   const Packed<Weight> o{weights(layer.o), layer.o_scale, layer.o_bias, d.heads * size, d.hidden};
-  matmul(space.attended, count, o, Output{hidden, d.hidden, true}, num_threads);
+  matmul(space.attended, d.heads * size, count, o, Output{hidden, d.hidden, true}, num_threads);
   norm_rows(hidden, layer.post_norm, d, count, space.normed);
   const int64_t inner_columns = 2 * padded(d.inner);
   const Packed<Weight> gate_up{weights(layer.gate_up), layer.gate_up_scale, layer.gate_up_bias, d.hidden, inner_columns};
-  matmul(space.normed, count, gate_up, Output{space.gate_up, inner_columns, false}, num_threads);
-  gate_rows(d, space.gate_up, count);
+  matmul(space.normed, d.hidden, count, gate_up, Output{space.gate_up, inner_columns, false}, num_threads);
+  gate_rows(d, space.gate_up, inner_columns, count);
   const Packed<Weight> down{weights(layer.down), layer.down_scale, layer.down_bias, d.inner, d.hidden};
-  matmul(space.gate_up, count, down, Output{hidden, d.hidden, true}, num_threads);
+  matmul(space.gate_up, inner_columns, count, down, Output{hidden, d.hidden, true}, num_threads);
 }
 
 }  // namespace paceline

@@ -9,19 +9,19 @@ extern "C" {
 // out [rows, columns] = x [rows, in] @ weights, packed as [ceil(columns / 48), in, 48], + bias.
 void paceline_matmul(const float* x, const float* weights, const float* bias, float* out, int64_t rows, int64_t in,
                      int64_t columns, int64_t num_threads) {
-  matmul(x, rows, Packed<float>{weights, nullptr, bias, in, columns}, Output{out, columns, false}, num_threads);
+  matmul(x, in, rows, Packed<float>{weights, nullptr, bias, in, columns}, Output{out, columns, false}, num_threads);
 }
 
 // The same with 8-bit weights and a factor for each column.
 void paceline_matmul_int8(const float* x, const int8_t* weights, const float* scale, const float* bias, float* out,
                           int64_t rows, int64_t in, int64_t columns, int64_t num_threads) {
-  matmul(x, rows, Packed<int8_t>{weights, scale, bias, in, columns}, Output{out, columns, false}, num_threads);
+  matmul(x, in, rows, Packed<int8_t>{weights, scale, bias, in, columns}, Output{out, columns, false}, num_threads);
 }
 
 // The same with 4-bit weights, packed as [ceil(columns / 48), ceil(in / 32), 5, 48].
 void paceline_matmul_int4(const float* x, const Nibbles* weights, const float* bias, float* out, int64_t rows,
                           int64_t in, int64_t columns, int64_t num_threads) {
-  matmul(x, rows, Packed<Nibbles>{weights, nullptr, bias, in, columns}, Output{out, columns, false}, num_threads);
+  matmul(x, in, rows, Packed<Nibbles>{weights, nullptr, bias, in, columns}, Output{out, columns, false}, num_threads);
 }
 
 // out [rows, heads, value_size] of queries [rows, heads, key_size].

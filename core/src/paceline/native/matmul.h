@@ -21,34 +21,39 @@ struct Steps<Nibbles> {
 
 constexpr int64_t kTileRows = 32;  // rows whose sums stand in the nearest cache
 
-// Add some steps to the sums [kRows, 48] of a stripe of columns. Inlined, GCC keeps the sums in memory.
+// Add some steps to the sums [kRows, 48] of a stripe of columns. Inlined, or with loops around the loads and stores, GCC
+// keeps the sums in memory.
 template <int kRows, typename Weight>
-__attribute__((noinline)) void stripe(const float* x, int64_t width, const Weight* weights, int64_t count, float* sums,
+__attribute__((noinline)) void stripe(const float* x, int64_t stride, const Weight* weights, int64_t count, float* sums,
                                       Ahead ahead) {
   constexpr int kVectors = vectors_of(kRows);
   Vector own[kRows][kVectors];
+#pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) own[m][v] = load(sums + m * kPanel + v * kLanes);
   for (int64_t k = 0; k < count; ++k) {
     if (k % Steps<Weight>::of_fetch == 0) ahead.fetch();
-    add_step(x + k * Steps<Weight>::inputs, width, weights + k * Steps<Weight>::weights, own);
+    add_step(x + k * Steps<Weight>::inputs, stride, weights + k * Steps<Weight>::weights, own);
   }
+#pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) store(sums + m * kPanel + v * kLanes, own[m][v]);
 }
 
-// Some steps of a panel for all rows.
+// Some steps of a panel for all rows of x, which lie a stride apart.
 template <typename Weight>
 struct Block {
   const Weight* weights;
-  int64_t width, count;
+  int64_t stride, count;
   Ahead ahead;
 };
 
 template <int kRows, typename Weight>
 void rows_of_block(const float* x, Block<Weight>& block, float* sums) {
   for (int64_t first = 0; first < kPanel; first += vectors_of(kRows) * kLanes) {
-    stripe<kRows>(x, block.width, block.weights + first, block.count, sums + first, block.ahead);
+    stripe<kRows>(x, block.stride, block.weights + first, block.count, sums + first, block.ahead);
     block.ahead.at += block.ahead.step * (block.count / Steps<Weight>::of_fetch);
   }
 }
@@ -63,7 +68,7 @@ void last_rows(int64_t rows, const float* x, Block<Weight>& block, float* sums) 
 
 template <typename Weight>
 void all_rows(int64_t rows, const float* x, Block<Weight> block, float* sums) {
-  for (; rows >= kMaxRows; rows -= kMaxRows, x += kMaxRows * block.width, sums += kMaxRows * kPanel)
+  for (; rows >= kMaxRows; rows -= kMaxRows, x += kMaxRows * block.stride, sums += kMaxRows * kPanel)
     rows_of_block<kMaxRows>(x, block, sums);
   last_rows<kMaxRows - 1>(rows, x, block, sums);
 }
@@ -85,38 +90,38 @@ Ahead ahead_of(const Weight* block, int64_t rows) {
                     : Ahead{start + Own::of_block * kStep, Own::of_fetch * kStep / count};
 }
 
-// A panel for at most kTileRows rows.
+// A panel of so many steps for at most kTileRows rows.
 template <typename Weight>
-void add_panel(const float* x, int64_t width, int64_t rows, const Weight* weights, float* sums) {
-  const int64_t num_steps = width / Steps<Weight>::inputs;
+void add_panel(const float* x, int64_t stride, int64_t rows, const Weight* weights, int64_t num_steps, float* sums) {
   for (int64_t first = 0; first < num_steps; first += Steps<Weight>::of_block) {
     const Weight* own = weights + first * Steps<Weight>::weights;
     const int64_t count = std::min(Steps<Weight>::of_block, num_steps - first);
-    all_rows(rows, x + first * Steps<Weight>::inputs, Block<Weight>{own, width, count, ahead_of(own, rows)}, sums);
+    all_rows(rows, x + first * Steps<Weight>::inputs, Block<Weight>{own, stride, count, ahead_of(own, rows)}, sums);
   }
 }
 
 template <typename Weight>
-void multiply(const float* x, int64_t width, int64_t rows, const Packed<Weight>& packed, Output out, int num_threads) {
-  const int64_t num_panels = (packed.columns + kPanel - 1) / kPanel;
-  const int64_t size = width / Steps<Weight>::inputs * Steps<Weight>::weights;
+void multiply(const float* x, int64_t stride, int64_t rows, const Packed<Weight>& packed, int64_t num_steps, Output out,
+              int num_threads) {
+  const int64_t num_panels = (packed.columns + kPanel - 1) / kPanel, size = num_steps * Steps<Weight>::weights;
 #pragma omp parallel for schedule(static) num_threads(num_threads)
   for (int64_t p = 0; p < num_panels; ++p)
     for (int64_t first = 0; first < rows; first += kTileRows) {
       const int64_t count = std::min(kTileRows, rows - first);
       alignas(64) float sums[kTileRows * kPanel] = {};
-      add_panel(x + first * width, width, count, packed.weights + p * size, sums);
+      add_panel(x + first * stride, stride, count, packed.weights + p * size, num_steps, sums);
       put_rows(sums, count, packed.scale, packed.bias, p * kPanel, packed.columns, out.from_row(first));
     }
 }
 
 template <typename Weight>
-void matmul(const float* x, int64_t rows, const Packed<Weight>& packed, Output out, int num_threads) {
+void matmul(const float* x, int64_t stride, int64_t rows, const Packed<Weight>& packed, Output out, int num_threads) {
   if constexpr (std::is_same_v<Weight, Nibbles>) {
-    const float* terms = terms_of(x, rows, packed.in, num_threads);
-    multiply(terms, num_groups(packed.in) * kTerms, rows, packed, out, num_threads);
+    const int64_t groups = num_groups(packed.in);
+    const float* terms = terms_of(x, stride, rows, packed.in, num_threads);
+    multiply(terms, groups * kTerms, rows, packed, groups, out, num_threads);
   } else {
-    multiply(x, packed.in, rows, packed, out, num_threads);
+    multiply(x, stride, rows, packed, packed.in, out, num_threads);
   }
 }
 

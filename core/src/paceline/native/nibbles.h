@@ -46,14 +46,14 @@ inline void put_row_terms(const float* x, int64_t in, float* terms) {
   put_terms(last, terms);
 }
 
-// [rows, groups, 33] of x [rows, in]; valid until this thread's next call.
-inline const float* terms_of(const float* x, int64_t rows, int64_t in, int num_threads) {
+// [rows, groups, 33] of x [rows, in], whose rows lie a stride apart; valid until this thread's next call.
+inline const float* terms_of(const float* x, int64_t stride, int64_t rows, int64_t in, int num_threads) {
   thread_local std::vector<float> room;
   const int64_t size = num_groups(in) * kTerms;
   room.resize(rows * size);
   float* terms = room.data();
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (rows > 8)
-  for (int64_t r = 0; r < rows; ++r) put_row_terms(x + r * in, in, terms + r * size);
+  for (int64_t r = 0; r < rows; ++r) put_row_terms(x + r * stride, in, terms + r * size);
   return terms;
 }
 

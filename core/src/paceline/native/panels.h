@@ -60,18 +60,18 @@ inline void put_rows(const float* sums, int64_t rows, const float* scale, const 
 
 // One step for a few rows: an input of each, and a row of the panel.
 template <typename Weight, int kRows, int kVectors>
-__attribute__((always_inline)) inline void add_step(const float* x, int64_t width, const Weight* row,
+__attribute__((always_inline)) inline void add_step(const float* x, int64_t stride, const Weight* row,
                                                     Vector (&sums)[kRows][kVectors]) {
   if constexpr (kRows < kVectors) {  // whichever are fewer are held in registers
     for (int v = 0; v < kVectors; ++v) {
       const Vector weights = load(row + v * kLanes);
-      for (int m = 0; m < kRows; ++m) sums[m][v] += x[m * width] * weights;
+      for (int m = 0; m < kRows; ++m) sums[m][v] += x[m * stride] * weights;
     }
   } else {
     Vector weights[kVectors];
     for (int v = 0; v < kVectors; ++v) weights[v] = load(row + v * kLanes);
     for (int m = 0; m < kRows; ++m)
-      for (int v = 0; v < kVectors; ++v) sums[m][v] += x[m * width] * weights[v];
+      for (int v = 0; v < kVectors; ++v) sums[m][v] += x[m * stride] * weights[v];
   }
 }
 
