@@ -27,6 +27,14 @@ def native():
     return made
 
 
+@pytest.fixture(params=[1, 3])
+def num_threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
 SHAPES = [(1, 1), (7, 5), (64, 48), (64, 49), (100, 130), (576, 192)]
 
 
@@ -75,7 +83,6 @@ def test_every_place_of_a_word_holds_its_own_input(native):
     assert torch.equal(out, (values.float() - 8).view(50, 64).T)
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
 def test_a_row_has_the_same_bits_in_any_company(native, num_threads):
     weight, x = torch.randn(200, 96), torch.randn(37, 96)
     scale, packed8 = torch.rand(200), pack(torch.randint(-127, 128, (200, 96), dtype=torch.int8))
@@ -83,15 +90,10 @@ def test_a_row_has_the_same_bits_in_any_company(native, num_threads):
     alone = torch.cat([native.matmul(row[None], packed, None, 200) for row in x])
     alone4 = torch.cat([native.matmul_int4(row[None], packed4, None, 200) for row in x])
     alone8 = torch.cat([native.matmul_int8(row[None], packed8, scale, None, 200) for row in x])
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        for count in (2, 3, 8, 13, 37):
-            assert torch.equal(native.matmul(x[:count], packed, None, 200), alone[:count])
-            assert torch.equal(native.matmul_int8(x[:count], packed8, scale, None, 200), alone8[:count])
-            assert torch.equal(native.matmul_int4(x[:count], packed4, None, 200), alone4[:count])
-    finally:
-        torch.set_num_threads(before)
+    for count in (2, 3, 8, 13, 37):
+        assert torch.equal(native.matmul(x[:count], packed, None, 200), alone[:count])
+        assert torch.equal(native.matmul_int8(x[:count], packed8, scale, None, 200), alone8[:count])
+        assert torch.equal(native.matmul_int4(x[:count], packed4, None, 200), alone4[:count])
 
 
 @pytest.mark.parametrize("bits", [32, 8, 4])
@@ -144,6 +146,36 @@ def test_nan_beside_scores_of_minus_infinity_stays_nan(native, make_world, seq):
     world.k[tables[0][0], 2] = torch.nan
     out = NativeAttention(native, None)((world.queries(1).abs() + 1) * 1e3, world.k, world.v, batch, world.scale)
     assert out.isnan().all()
+
+
+def test_a_long_context_is_the_same_alone_and_in_company(native, make_world, seq, num_threads):
+    """Alone, its keys are shared among the threads, in several turns."""
+    world, long = make_world(), seq.chain(2100, 2)
+    seqs = [long, *(seq.chain(9, 1) for _ in range(12))]
+    tables = world.tables(seqs)
+    q = world.queries(14)
+    attend = NativeAttention(native, None)
+    together = attend(q, world.k, world.v, world.batch(seqs, tables), world.scale)
+    alone = attend(q[:2], world.k, world.v, world.batch([long], tables[:1]), world.scale)
+    assert torch.equal(alone, together[:2])
+    torch.testing.assert_close(alone.double(), world.expected(q[:2], [long], tables[:1]), atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("key", [5, 130, 290])
+def test_nan_of_any_chunk_of_keys_stays_nan(native, make_world, seq, key, num_threads):
+    """And a first chunk without a finite score hides nothing of the others."""
+    world = make_world(block_size=32)
+    seqs = [seq.chain(300, 4)]
+    tables = world.tables(seqs)
+    q, batch = world.queries(4), world.batch(seqs, tables)
+    world.k[tables[0][:4]] = 0.0
+    world.k[tables[0][:4], :, :, 0] = -torch.inf
+    q[:, :, 0] = 1.0
+    out = NativeAttention(native, None)(q, world.k, world.v, batch, world.scale)
+    torch.testing.assert_close(out.double(), world.expected(q, seqs, tables), atol=2e-5, rtol=2e-5)
+    world.v[tables[0][key // 32], key % 32] = torch.nan
+    world.k[tables[0][key // 32], key % 32] = torch.nan
+    assert NativeAttention(native, None)(q, world.k, world.v, batch, world.scale).isnan().all()
 
 
 @pytest.mark.parametrize("size", HEAD_SIZES)

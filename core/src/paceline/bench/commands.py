@@ -185,6 +185,8 @@ def step_command(
 ) -> None:
     """Time decoding steps by the number of requests, and the part of them outside the model's forward.
 
+    On a GPU the forward's time is that of enqueueing it.
+
     Examples:
 
       paceline bench step --batch 1,4,8,16

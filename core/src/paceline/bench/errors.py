@@ -13,6 +13,7 @@ __all__ = [
     "ServerStatusError",
     "ServerStreamError",
     "ServerUnreachableError",
+    "TooFewStepsError",
 ]
 
 
@@ -62,3 +63,9 @@ class ServerOutputError(PacelineError):
     """A server emitted fewer tokens than it was asked for, so its figures would not compare."""
 
     code = "PACELINE-E626"
+
+
+class TooFewStepsError(PacelineError):
+    """Requests did not decode together for as many steps as were to be measured."""
+
+    code = "PACELINE-E627"

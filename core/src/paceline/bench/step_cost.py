@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.bench.errors import TooFewStepsError
 from paceline.bench.lineup import Contest
 from paceline.bench.progress import BenchProgress
 from paceline.bench.stats import Spread, paired_ratios, spread
@@ -54,7 +55,7 @@ class StepCost:
     Attributes:
         batch: Number of requests.
         step_s: Seconds of a step.
-        forward_s: Of them in the model's forward.
+        forward_s: Of them in the model's forward; on a GPU, in enqueueing it.
         outside_share: The part of a step outside it.
         ratio: A step over one of the smallest batch, round by round.
     """
@@ -99,7 +100,11 @@ def step_costs(contest: Contest, plan: StepPlan, progress: BenchProgress) -> lis
 
 
 def decoding_steps(llm: LLM, plan: StepPlan, batch: int, seed: int) -> list[Step]:
-    """The steps in which all requests decode, without the first, which follows their prompts."""
+    """The steps in which all requests decode, without the first, which follows their prompts.
+
+    Raises:
+        TooFewStepsError: if there are fewer than planned.
+    """
     shape = (batch, plan.num_context_tokens)
     prompts = np.random.default_rng([seed, batch]).integers(0, llm.built.facts.vocab_size, shape)
     for index, prompt in enumerate(prompts):
@@ -112,6 +117,12 @@ def decoding_steps(llm: LLM, plan: StepPlan, batch: int, seed: int) -> list[Step
         seconds = time.perf_counter() - started_s
         if len(result.new_tokens) == batch:
             steps.append(Step(seconds, llm.engine.stats.forward_time_s - before_s))
+    if len(steps) <= plan.num_steps:
+        raise TooFewStepsError(
+            f"all {batch} requests decoded together for {max(len(steps) - 1, 0)} steps, and {plan.num_steps} are "
+            f"measured; max_num_seqs is {llm.config.max_num_seqs} and max_num_batched_tokens "
+            f"{llm.config.max_num_batched_tokens}: raise them, or give a shorter --context or a smaller --batch"
+        )
     return steps[1 : 1 + plan.num_steps]
 
 

@@ -109,7 +109,7 @@ class Committer:
 
         Rows before a NaN token in one chunk may have caught it, and are not what their tokens alone would give.
         """
-        if isfinite(self._last_keys(plan.slots).sum().item()):
+        if isfinite(self._last_keys(plan.slots).sum(dtype=torch.float32).item()):
             return np.ones(len(plan.requests), dtype=bool)
         counts = num_computed - plan.starts
         seq = np.repeat(np.arange(len(counts)), counts)

@@ -94,7 +94,7 @@ class SamplingTable:
                 top_p=self._top_p[rows],
                 min_p=self._min_p[rows],
                 seeds=self._seed[rows],
-                positions=rows,
+                positions=np.zeros_like(rows),  # each step has its own
                 device=self._device,
             )
         return self._kept

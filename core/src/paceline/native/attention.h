@@ -92,7 +92,8 @@ inline void finish(State& state, float sink, float* out, int64_t size) {
   for (int64_t i = 0; i < size; i += kLanes) store(out + i, load(state.values + i) / total);
 }
 
-// Read a tile once from end to end: that streams, which reading head by head does not, and prefetches measured slower.
+// Read a tile once from end to end: that streams, which reading head by head does not. For a tile that could not be asked
+// for while the one before it was worked on.
 inline void touch(const Places& places, int64_t size) {
   for (const auto& entries : {places.keys, places.values})
     for (int i = 0; i < kTile; ++i)
@@ -171,20 +172,18 @@ void add_chunk(const Attention& a, const Unit& unit, Heads heads, int64_t first,
   locate_unit(a.cache, a.rows, unit, tile, heads.first, *now);
   if (tile == first_of_unit) touch(now->shared, heads.count * size);
   for (; tile < stop; tile += kTile, std::swap(now, next)) {
-    const bool is_last = tile + kTile >= unit.stop;
-    if (!is_last) locate_unit(a.cache, a.rows, unit, tile + kTile, heads.first, *next);
-    add_tile_of_unit<kVectors>(a, unit, heads, *now, is_last ? nullptr : next, sums);
+    if (tile + kTile < unit.stop) locate_unit(a.cache, a.rows, unit, tile + kTile, heads.first, *next);
+    const bool goes_on = tile + kTile < a.rows.num_keys[unit.first_row + unit.num_rows - 1];  // else none are shared
+    add_tile_of_unit<kVectors>(a, unit, heads, *now, goes_on ? next : nullptr, sums);
   }
 }
 
-// Add a chunk's sums to those of the chunks before it, for the rows that see some of its keys.
-inline void join_chunk(const Attention& a, const Unit& unit, int64_t first, const Sums& chunk, int64_t size,
+// Add a chunk's sums of a row to those of the chunks before it, if the row sees some of its keys.
+inline void join_chunk(const Attention& a, const Unit& unit, int64_t row, int64_t first, const Sums& chunk, int64_t size,
                        Sums& sums) {
+  if (unit.lowest[row] >= first + kChunk || a.rows.num_keys[unit.first_row + row] <= first) return;
   const int64_t count = sums.states.size() / unit.num_rows;
-  for (int64_t r = 0; r < unit.num_rows; ++r) {
-    if (unit.lowest[r] >= first + kChunk || a.rows.num_keys[unit.first_row + r] <= first) continue;
-    for (int64_t i = r * count; i < (r + 1) * count; ++i) sums.states[i].join(chunk.states[i], size);
-  }
+  for (int64_t i = row * count; i < (row + 1) * count; ++i) sums.states[i].join(chunk.states[i], size);
 }
 
 inline void finish_unit(const Attention& a, const Unit& unit, Heads heads, int64_t size, Sums& sums) {
@@ -218,9 +217,8 @@ inline std::vector<Part> parts_of(const Attention& a) {
   return parts;
 }
 
-// The chunks of a unit: they start at absolute keys, so that they are the same in any company.
+// Chunks start at absolute keys, so that they are the same in any company.
 inline int64_t first_chunk(const Unit& unit) { return unit.start / kChunk * kChunk; }
-inline int64_t num_chunks(const Unit& unit) { return (unit.stop - first_chunk(unit) + kChunk - 1) / kChunk; }
 
 template <int kVectors>
 void attend_part(const Attention& a, const Part& part) {
@@ -230,40 +228,55 @@ void attend_part(const Attention& a, const Part& part) {
   sums.reset(unit.num_rows * heads.count * a.group(), size);
   for (int64_t first = first_chunk(unit); first < unit.stop; first += kChunk) {
     add_chunk<kVectors>(a, unit, heads, first, chunk);
-    join_chunk(a, unit, first, chunk, size, sums);
+    for (int64_t r = 0; r < unit.num_rows; ++r) join_chunk(a, unit, r, first, chunk, size, sums);
   }
   finish_unit(a, unit, heads, size, sums);
 }
 
-// The same where parts are few: the threads share their chunks, whose sums then join in the same order.
+// Some chunks of some parts, in their order.
+struct Chunk {
+  int64_t part, first;
+};
+
+inline std::vector<Chunk> chunks_of(const std::vector<Part>& parts) {
+  std::vector<Chunk> chunks;
+  for (size_t p = 0; p < parts.size(); ++p)
+    for (int64_t first = first_chunk(parts[p].unit); first < parts[p].unit.stop; first += kChunk)
+      chunks.push_back(Chunk{static_cast<int64_t>(p), first});
+  return chunks;
+}
+
+// The same where parts are few: the threads share their chunks, a few at a time, whose sums then join in their order.
 template <int kVectors>
 void attend_by_chunks(const Attention& a, const std::vector<Part>& parts, int num_threads) {
   constexpr int64_t size = kVectors * kLanes;
-  const int64_t num_parts = parts.size();
-  std::vector<int64_t> part_of, start_of;
-  for (int64_t p = 0; p < num_parts; ++p) {
-    start_of.push_back(part_of.size());
-    part_of.insert(part_of.end(), num_chunks(parts[p].unit), p);
-  }
-  const int64_t count = part_of.size();
+  const int64_t num_parts = parts.size(), at_a_time = 4 * num_threads;
+  const std::vector<Chunk> chunks = chunks_of(parts);
+  const int64_t num_chunks = chunks.size();
   thread_local std::vector<Sums> room;
-  if (static_cast<int64_t>(room.size()) < count) room.resize(count);
-  Sums* chunks = room.data();
-  const auto first_of = [&](int64_t p, int64_t i) { return first_chunk(parts[p].unit) + (i - start_of[p]) * kChunk; };
-#pragma omp parallel for schedule(static) num_threads(num_threads)
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t p = part_of[i];
-    add_chunk<kVectors>(a, parts[p].unit, parts[p].heads, first_of(p, i), chunks[i]);
+  room.resize(std::max<int64_t>(room.size(), num_parts + at_a_time));
+  Sums *of_part = room.data(), *of_chunk = room.data() + num_parts;
+  for (int64_t p = 0; p < num_parts; ++p)
+    of_part[p].reset(parts[p].unit.num_rows * parts[p].heads.count * a.group(), size);
+  for (int64_t start = 0; start < num_chunks; start += at_a_time) {
+    const int64_t stop = std::min(start + at_a_time, num_chunks);
+#pragma omp parallel num_threads(num_threads)
+    {
+#pragma omp for schedule(static)
+      for (int64_t i = start; i < stop; ++i) {
+        const Part& part = parts[chunks[i].part];
+        add_chunk<kVectors>(a, part.unit, part.heads, chunks[i].first, of_chunk[i - start]);
+      }
+#pragma omp for schedule(static)
+      for (int64_t r = 0; r < kUnitRows; ++r)
+        for (int64_t i = start; i < stop; ++i) {
+          const auto& [part, first] = chunks[i];
+          if (r >= parts[part].unit.num_rows) continue;
+          join_chunk(a, parts[part].unit, r, first, of_chunk[i - start], size, of_part[part]);
+        }
+    }
   }
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (num_parts > 1)
-  for (int64_t p = 0; p < num_parts; ++p) {
-    const auto& [unit, heads] = parts[p];
-    thread_local Sums sums;
-    sums.reset(unit.num_rows * heads.count * a.group(), size);
-    for (int64_t i = start_of[p]; i < start_of[p] + num_chunks(unit); ++i)
-      join_chunk(a, unit, first_of(p, i), chunks[i], size, sums);
-    finish_unit(a, unit, heads, size, sums);
-  }
+  for (int64_t p = 0; p < num_parts; ++p) finish_unit(a, parts[p].unit, parts[p].heads, size, of_part[p]);
 }
 
 template <int kVectors>

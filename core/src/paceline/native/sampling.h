@@ -171,8 +171,8 @@ struct Best {
   float sum;
 };
 
-// Which ids may have a sum of score and noise above a known one; of the others it is sure. As noise <= -log w, such an id
-// has log2 w <= (score - sum) / ln 2. A float's bits, as an integer, are no more than its logarithm in units of 2**-23.
+// Which ids may have a sum of score and noise above a known one: the others do not. As noise <= -log w, such an id has
+// log2 w <= (score - sum) / ln 2. A float's bits, as an integer, are no more than its logarithm in units of 2**-23.
 inline Ints may_beat(float sum, Vector scores, Words n) {
   constexpr float kUnit = 0x1p23f, kPerNat = 1.44269504088896341f * kUnit;
   constexpr float kBias = (127 + 31 + kRounding) * kUnit;  // of a float's exponent, and for w = 2 * (n / 2) / 2**32

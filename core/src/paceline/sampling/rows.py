@@ -19,7 +19,7 @@ Banned = tuple[int, Sequence[int] | np.ndarray]
 
 @dataclass(slots=True)
 class RowParams:
-    """Parameters of R rows, on the logits' device. Built per step; owned by the caller.
+    """Parameters of R rows, on the logits' device. Columns may be shared with other steps, and are not to be written.
 
     Attributes:
         temperature: float32 ``[R]``; 0 = greedy, which ignores the filters.
@@ -101,20 +101,20 @@ class RowParams:
     ) -> Self:
         """The same rows for other positions int64 ``[R]``, with edits of their own. Columns are shared."""
         return type(self)(
-            self.temperature,
-            self.top_k,
-            self.top_p,
-            self.min_p,
-            self.seeds,
-            positions,
-            _not_empty(banned),
-            self.all_greedy,
-            self.any_top_k,
-            self.any_top_p,
-            self.any_min_p,
-            allowed,
-            bias,
-            penalties,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            seeds=self.seeds,
+            positions=positions,
+            banned=_not_empty(banned),
+            all_greedy=self.all_greedy,
+            any_top_k=self.any_top_k,
+            any_top_p=self.any_top_p,
+            any_min_p=self.any_min_p,
+            allowed=allowed,
+            bias=bias,
+            penalties=penalties,
         )
 
 
