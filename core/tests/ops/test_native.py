@@ -27,14 +27,6 @@ def native():
     return made
 
 
-@pytest.fixture(params=[1, 3])
-def num_threads(request):
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
 SHAPES = [(1, 1), (7, 5), (64, 48), (64, 49), (100, 130), (576, 192)]
 
 

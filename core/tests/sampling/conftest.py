@@ -20,14 +20,6 @@ def build_rows():
     return _build
 
 
-@pytest.fixture(params=[1, 2])
-def num_threads(request):
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def same_bits():
     """Whether two tensors are equal bit for bit (NaN and the sign of 0 included)."""

@@ -233,7 +233,7 @@ void attend_part(const Attention& a, const Part& part) {
   finish_unit(a, unit, heads, size, sums);
 }
 
-// Some chunks of some parts, in their order.
+// The keys of a part from one on.
 struct Chunk {
   int64_t part, first;
 };
